@@ -1,0 +1,139 @@
+"""What an oracle is, and how one is found by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from oracles.numerics import Numerics
+from oracles.problem import Problem
+from strategies.capability import Capability
+from strategies.scenario import Scenario
+
+ENTRY_POINT_GROUP = "difftest.oracles"
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """One implementation of the fused MoE layer.
+
+    name: as the user gives it. numerics: the roundings that it declares. Two more are optional, and read through
+    `capability_of` and `missing_of`: `capability`, a `Capability` that shapes what is drawn, and `missing()`.
+    """
+
+    name: str
+    numerics: Numerics
+
+    def unsupported(self, scenario: Scenario) -> str | None:
+        """Why this scenario is outside the oracle's promise; None means that it must work."""
+
+    def prepare(self, problem: Problem) -> Any:
+        """Convert the canonical tensors to the kernel's own layout, once per problem. `problem` is not modified."""
+
+    def __call__(self, prepared: Any) -> torch.Tensor:
+        """Run the kernel: [M, H] in the scenario's output dtype, on the problem's device. Only this is timed."""
+
+
+def capability_of(oracle: Oracle) -> Capability:
+    """What the oracle promises, to shape what is drawn; the default `Capability` when it does not say."""
+    found: Capability | None = getattr(oracle, "capability", None)
+    return Capability() if found is None else found
+
+
+def missing_of(oracle: Oracle) -> str | None:
+    """What this machine lacks to run the oracle, with the command that brings it; None when it can run."""
+    missing: Callable[[], str | None] | None = getattr(oracle, "missing", None)
+    return None if missing is None else missing()
+
+
+class OracleNotFound(LookupError):
+    """A spec names no oracle. The message says what is known and what forms a spec may take."""
+
+
+def names() -> list[str]:
+    """Names of the installed oracles, sorted."""
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)})
+
+
+def get(spec: str) -> Oracle:
+    """The oracle that `spec` names: an entry point's name, `module:attribute` or `path/to/file.py:attribute`.
+
+    The attribute is an oracle, or a class or function that returns one without arguments. Raises `OracleNotFound`
+    for anything else.
+    """
+    target, colon, attribute = spec.rpartition(":")
+    if not colon:
+        return _instance(spec, _load_entry_point(spec))
+    module = _load_file(spec, Path(target)) if target.endswith(".py") else _load_module(spec, target)
+    if not hasattr(module, attribute):
+        raise OracleNotFound(f"oracle {spec!r}: {target} has no attribute {attribute!r}")
+    return _instance(spec, getattr(module, attribute))
+
+
+def _load_entry_point(spec: str) -> Any:
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=spec):
+        try:
+            return entry.load()
+        except Exception as error:
+            raise OracleNotFound(f"oracle {spec!r}: {entry.value} fails to load: {_told(error)}") from error
+    raise OracleNotFound(
+        f"oracle {spec!r} is not known: use one of {', '.join(names())}, module:attribute or file.py:attribute"
+    )
+
+
+def _load_module(spec: str, name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise OracleNotFound(f"oracle {spec!r}: module {name!r} cannot be imported: {_told(error)}") from error
+
+
+def _load_file(spec: str, path: Path) -> Any:
+    if not path.is_file():
+        raise OracleNotFound(f"oracle {spec!r}: there is no file {path}")
+    # Two files of one name are two modules, and neither hides an installed one.
+    name = f"difftest_oracle_{zlib.crc32(bytes(path.resolve())):08x}_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None  # a .py suffix always has a loader
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise OracleNotFound(f"oracle {spec!r}: {path} fails to load: {_told(error)}") from error
+    return module
+
+
+_REQUIRED = ("name", "numerics", "unsupported", "prepare", "__call__")
+
+
+def _instance(spec: str, found: Any) -> Oracle:
+    if inspect.isclass(found) or inspect.isfunction(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise OracleNotFound(f"oracle {spec!r}: {found.__name__}() fails: {_told(error)}") from error
+    kind = type(found).__name__
+    lacking = [name for name in _REQUIRED if not hasattr(found, name)]
+    if lacking:
+        raise OracleNotFound(f"oracle {spec!r}: {kind} has no {', '.join(lacking)}: see oracles.base.Oracle")
+    for name, expected in (("name", str), ("numerics", Numerics), ("capability", Capability)):
+        value = getattr(found, name, None)
+        if not isinstance(value, expected) and (name in _REQUIRED or value is not None):
+            raise OracleNotFound(f"oracle {spec!r}: {kind}.{name} = {value!r}: must be of type {expected.__name__}")
+    return found  # type: ignore[no-any-return]  # checked just above
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,153 @@
+"""Number formats, bit by bit, in plain integer and float64 arithmetic that is the same on a CPU and a GPU.
+
+E2M1 (FP4), E8M0 (scale), E4M3 (FP8): OCP Microscaling Formats v1.0 and OCP FP8 v1.0. Rounding goes from float64
+straight to the target: by way of float32 it would round twice (1 + 2**-8 + 2**-40 would become 1 in bfloat16).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+GROUP = 32
+"""Elements under one scale."""
+
+E2M1_MAX = 6.0
+E4M3_MAX = 448.0
+
+_E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_FORMATS: dict[str, tuple[int, int, float]] = {  # significand bits, exponent of the smallest normal, largest finite
+    "float32": (24, -126, 3.4028234663852886e38),
+    "bfloat16": (8, -126, 3.3895313892515355e38),
+    "float16": (11, -14, 65504.0),
+}
+MAX_FINITE = {name: top for name, (_, _, top) in _FORMATS.items()}
+MIN_NORMAL = {name: 2.0**low for name, (_, low, _) in _FORMATS.items()}
+
+
+def exp2(exponent: torch.Tensor) -> torch.Tensor:
+    """2**exponent as float64, exactly, for integer exponents in [-1022, 1023]."""
+    return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64)
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    """The int64 bits of float64. Raises `TypeError` for another dtype, whose bits would be read as if they were."""
+    if value.dtype != torch.float64:
+        raise TypeError(f"value.dtype = {value.dtype}: must be torch.float64; convert with .double() first")
+    return value.view(torch.int64)
+
+
+def _grouped(value: torch.Tensor, size: int) -> torch.Tensor:
+    """[..., K] -> [..., K / size, size]."""
+    return value.reshape(*value.shape[:-1], value.shape[-1] // size, size)
+
+
+def round_to(value: torch.Tensor, dtype: Literal["float32", "bfloat16", "float16"]) -> torch.Tensor:
+    """`value` (float64) rounded to nearest even in `dtype`, as float64. Keeps subnormals; overflow is infinity."""
+    bits, min_exponent, largest = _FORMATS[dtype]
+    rounded = _round(value, bits, min_exponent)
+    return torch.where(rounded.abs() > largest, torch.copysign(torch.full_like(value, torch.inf), value), rounded)
+
+
+def _round(value: torch.Tensor, bits: int, min_exponent: int) -> torch.Tensor:
+    """Nearest even with `bits` significand bits and a fixed quantum below 2**min_exponent; no upper limit."""
+    drop = 53 - bits
+    raw = _bits(value)
+    odd = (raw >> drop) & 1
+    normal = ((raw + ((1 << (drop - 1)) - 1 + odd)) & ~((1 << drop) - 1)).view(torch.float64)
+    # Below the smallest normal the quantum is fixed: adding 1.5 * 2**52 quanta leaves no bit under one quantum.
+    magic = 1.5 * 2.0 ** (52 + min_exponent - bits + 1)
+    subnormal = torch.copysign((value + magic) - magic, value)
+    rounded = torch.where(value.abs() < 2.0**min_exponent, subnormal, normal)
+    return torch.where(torch.isfinite(value), rounded, value)
+
+
+def unpack(packed: torch.Tensor) -> torch.Tensor:
+    """uint8 [..., K/2] -> uint8 codes [..., K]; the low nibble is the even column."""
+    return torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2)
+
+
+def pack(codes: torch.Tensor) -> torch.Tensor:
+    """Inverse of `unpack`."""
+    pairs = _grouped(codes, 2)
+    return pairs[..., 0] | (pairs[..., 1] << 4)
+
+
+def e2m1_decode(codes: torch.Tensor) -> torch.Tensor:
+    """Codes 0..15 (bit 3 is the sign) -> float64."""
+    table = torch.tensor(_E2M1_MAGNITUDES + tuple(-value for value in _E2M1_MAGNITUDES), dtype=torch.float64)
+    return table.to(codes.device)[codes.long()]
+
+
+def e2m1_encode(value: torch.Tensor) -> torch.Tensor:
+    """float64 -> codes, nearest even, saturating at 6; NaN becomes +6 as the hardware conversion does."""
+    magnitude = torch.where(value.isnan(), E2M1_MAX, value.abs()).clamp(max=E2M1_MAX)
+    rounded = _round(magnitude, 2, 0)
+    table = torch.tensor(_E2M1_MAGNITUDES, dtype=torch.float64, device=value.device)
+    code = torch.searchsorted(table, rounded)
+    return (code + 8 * (value.signbit() & ~value.isnan())).to(torch.uint8)
+
+
+def e8m0_decode(byte: torch.Tensor) -> torch.Tensor:
+    """uint8 -> float64: 2**(byte - 127); 0xFF is NaN."""
+    return torch.where(byte == 0xFF, torch.nan, exp2(byte.to(torch.int64) - 127))
+
+
+def e8m0_encode_ceil(value: torch.Tensor) -> torch.Tensor:
+    """Positive float64 -> the byte of the smallest power of two that is not below it, in [0, 254]; NaN -> 0xFF."""
+    raw = _bits(value)
+    exponent = (raw >> 52) - 1023 + ((raw & ((1 << 52) - 1)) != 0).to(torch.int64)
+    return torch.where(value.isnan(), 255, (exponent + 127).clamp(0, 254)).to(torch.uint8)
+
+
+def e4m3_decode(byte: torch.Tensor) -> torch.Tensor:
+    """uint8 -> float64 (E4M3 "fn": no infinity, 0x7F and 0xFF are NaN)."""
+    code = byte.to(torch.int64)
+    exponent, mantissa = (code >> 3) & 0xF, (code & 7).to(torch.float64)
+    magnitude = torch.where(exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * exp2(exponent - 7))
+    magnitude = torch.where((code & 0x7F) == 0x7F, torch.nan, magnitude)
+    return torch.where(code >= 0x80, -magnitude, magnitude)
+
+
+def e4m3_encode(value: torch.Tensor) -> torch.Tensor:
+    """float64 -> bytes, nearest even, saturating at 448; NaN -> 0x7F."""
+    magnitude = _round(value.abs().clamp(max=E4M3_MAX), 4, -6)
+    raw = _bits(magnitude)
+    normal = (((raw >> 52) - 1023 + 7) << 3) | ((raw >> 49) & 7)
+    code = torch.where(magnitude < 2.0**-6, (magnitude * 2.0**9).nan_to_num().to(torch.int64), normal)
+    code = torch.where(value.isnan(), 0x7F, code + 0x80 * value.signbit().to(torch.int64))
+    return code.to(torch.uint8)
+
+
+def mxfp4_dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """uint8 [..., K/2] and E8M0 bytes [..., K/32] -> float64 [..., K], exactly."""
+    return _scaled(e2m1_decode(unpack(packed)), scale)
+
+
+def mxfp4_quantize(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """float64 [..., K] -> packed uint8 [..., K/2] and E8M0 bytes [..., K/32]; scale = ceil power of two of amax / 6."""
+    scale = _group_scale(value, E2M1_MAX)
+    return pack(e2m1_encode(_scaled(value, 254 - scale))), scale
+
+
+def mxfp8_dequantize(payload: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """E4M3 bytes [..., K] and E8M0 bytes [..., K/32] -> float64 [..., K], exactly."""
+    return _scaled(e4m3_decode(payload), scale)
+
+
+def mxfp8_quantize(value: torch.Tensor, *, lowest: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """float64 [..., K] -> E4M3 bytes [..., K] and E8M0 bytes [..., K/32], none below `lowest`.
+
+    scale = ceil power of two of amax / 448; payload nearest even. A NaN makes its whole group NaN.
+    """
+    scale = _group_scale(value, E4M3_MAX).clamp(min=lowest)
+    return e4m3_encode(_scaled(value, 254 - scale)), scale
+
+
+def _group_scale(value: torch.Tensor, largest: float) -> torch.Tensor:
+    return e8m0_encode_ceil(_grouped(value.abs(), GROUP).amax(-1) / largest)
+
+
+def _scaled(value: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return (_grouped(value, GROUP) * e8m0_decode(scale).unsqueeze(-1)).flatten(-2)

@@ -1,0 +1,85 @@
+"""Numerics: the roundings that a right implementation declares. A closed set, not a loophole.
+
+The reference follows these in float64 and encloses what they leave open (the order of additions, the last ulps of
+exp). What an implementation does that is *not* a rounding (a scale byte read as another number, a slot lost) is a
+deviation and has no place here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Float = Literal["float32", "bfloat16", "float16"]
+Quantizer = Literal["none", "q8_0", "q8_0_portable"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accumulator:
+    """How the products of one dot product are added.
+
+    unit_roundoff: u of one addition. rounding: "nearest", or "truncate" (tensor cores; the error is then one-sided).
+    exact_bits: products that are multiples of q and sum in magnitude below 2**exact_bits * q are added exactly.
+    product_roundings: roundings, of `unit_roundoff` each, that a product passes before it is added (0 when products
+    are exact: bfloat16 times E2M1 is).
+    group: consecutive products added exactly before the first rounding (an integer dot product), else 1.
+    lanes, splits: the declared families of orders that the sharp radius covers. `lanes` L: L interleaved partial
+    accumulators, group by group; `splits` S: K cut into S equal ranges that are added at the end. 1 is always in.
+    flush_to_zero: a subnormal operand may be read as 0, and a subnormal partial sum become 0.
+    """
+
+    unit_roundoff: float = 2.0**-24
+    rounding: Literal["nearest", "truncate"] = "nearest"
+    exact_bits: int = 24
+    product_roundings: int = 0
+    group: int = 1
+    lanes: tuple[int, ...] = (1,)
+    splits: tuple[int, ...] = (1,)
+    flush_to_zero: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transcendental:
+    """Accuracy of the activation's float32 arithmetic.
+
+    exp: "precise" (a libm, `exp_ulps` ulp) or "fast" (ex2.approx of x * log2 e; CUDA C++ Programming Guide, intrinsic
+    functions: 2 + floor(|1.173 x|) ulp). divide: "precise" or "fast" (2 ulp, 0 for denominators above 2**126).
+    tanh: "precise" (a libm, `tanh_ulps` ulp) or "two_sigmoid" (2 * sigmoid(2 z) - 1, an absolute quantum).
+    clamp_nan: what min(NaN, limit) is: torch.clamp keeps the NaN, fminf gives the limit.
+    flush_to_zero: a subnormal result of any operation may become 0.
+    """
+
+    exp: Literal["precise", "fast"] = "precise"
+    exp_ulps: float = 2.0
+    divide: Literal["precise", "fast"] = "precise"
+    tanh: Literal["precise", "two_sigmoid"] = "precise"
+    tanh_ulps: float = 2.0
+    clamp_nan: Literal["keeps", "limit"] = "keeps"
+    flush_to_zero: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Numerics:
+    """The recipe, in the order of the computation.
+
+    weights: dtype that holds a dequantised weight (4 and 6 under the top scale bytes overflow), or "exact" where none
+    is ever held (integers that are scaled after they were added).
+    hidden_quantizer, intermediate_quantizer: what the input of the GEMM passes first (`oracles.quantizers`): "none",
+    "q8_0" (ggml's int8 per 32 with an fp16 scale, as its AVX code rounds) or "q8_0_portable" (as any of its codes may).
+    gemm1_output, gemm2_output: dtype that the GEMM's result is rounded to. A bias is added in float32 before that
+    rounding when `bias_before_rounding`, else after it.
+    intermediate: dtype of the activation's result.
+    The router weight (routed_scaling_factor multiplied in, float32) times that result is summed over the slots in slot
+    order in float32, and rounded to the scenario's output dtype once.
+    """
+
+    weights: Float | Literal["exact"] = "float32"
+    hidden_quantizer: Quantizer = "none"
+    gemm1: Accumulator = Accumulator()
+    gemm1_output: Float = "bfloat16"
+    bias_before_rounding: bool = True
+    activation: Transcendental = Transcendental()
+    intermediate: Float = "bfloat16"
+    intermediate_quantizer: Quantizer = "none"
+    gemm2: Accumulator = Accumulator()
+    gemm2_output: Float = "bfloat16"

@@ -1,0 +1,157 @@
+"""A scenario made into tensors, the same bits on every device.
+
+All content comes from a counter-based integer hash (`oracles.hashing`) and a table of normal quantiles: no framework
+generator and no transcendental is involved. `oracles.content` and `oracles.routing` define the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from oracles import content, routing
+from strategies.scenario import Scenario, Situ, SwigluOai, expert_factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationParams:
+    """Activation of the rank's experts: kind, and its parameters as float32 [E_local] (None: the kind has none).
+
+    swiglu: none. swiglu_oai: alpha, beta, limit. situ: beta, linear_beta.
+    """
+
+    kind: str
+    alpha: torch.Tensor | None = None
+    beta: torch.Tensor | None = None
+    limit: torch.Tensor | None = None
+    linear_beta: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """The canonical tensors, the same for every oracle. Ids are global, weights are in checkpoint order.
+
+    M counts the padding rows of the scenario. I is the rank's own. topk_weights do not hold routed_scaling_factor:
+    the layer multiplies it in (see `router_weights`).
+
+    field            shape                dtype
+    hidden_states    [M, H]               bfloat16; for mxfp8xmxfp4 the exact value of hidden_q, hidden_scale
+    hidden_q         [M, H]               float8_e4m3fn, mxfp8xmxfp4 only
+    hidden_scale     [M, H/32]            uint8 E8M0, mxfp8xmxfp4 only
+    topk_ids         [M, K]               int32, a global id, or -1 for a masked slot
+    topk_weights     [M, K]               float32
+    w13              [E_local, 2I, H/2]   uint8, two E2M1 codes a byte, low nibble = even column; rows [gate; up]
+    w13_scale        [E_local, 2I, H/32]  uint8 E8M0
+    w2               [E_local, H, I/2]    uint8
+    w2_scale         [E_local, H, I/32]   uint8 E8M0
+    w13_bias         [E_local, 2I]        bfloat16, or None
+    w2_bias          [E_local, H]         bfloat16, or None (also on moe_tp ranks above 0)
+    """
+
+    scenario: Scenario
+    hidden_states: torch.Tensor
+    topk_ids: torch.Tensor
+    topk_weights: torch.Tensor
+    w13: torch.Tensor
+    w13_scale: torch.Tensor
+    w2: torch.Tensor
+    w2_scale: torch.Tensor
+    activation: ActivationParams
+    ep_size: int
+    ep_rank: int
+    num_experts: int
+    routed_scaling_factor: float
+    hidden_q: torch.Tensor | None = None
+    hidden_scale: torch.Tensor | None = None
+    w13_bias: torch.Tensor | None = None
+    w2_bias: torch.Tensor | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.hidden_states.shape[0]
+
+    @property
+    def hidden(self) -> int:
+        return self.hidden_states.shape[1]
+
+    @property
+    def intermediate(self) -> int:
+        return self.w2.shape[2] * 2
+
+    @property
+    def experts_local(self) -> int:
+        return self.w13.shape[0]
+
+    @property
+    def first_expert(self) -> int:
+        return self.ep_rank * self.experts_local
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        return getattr(torch, self.scenario.output_dtype)  # type: ignore[no-any-return]  # a dtype by its name
+
+    @property
+    def local_ids(self) -> torch.Tensor:
+        """int64 [M, K]: the rank's own index of the expert, -1 where the slot is masked or another rank's."""
+        local = self.topk_ids.long() - self.first_expert
+        mine = (self.topk_ids >= 0) & (local >= 0) & (local < self.experts_local)
+        return torch.where(mine, local, -1)
+
+    @property
+    def router_weights(self) -> torch.Tensor:
+        """float32 [M, K]: topk_weights times routed_scaling_factor, rounded once."""
+        return self.topk_weights * torch.tensor(self.routed_scaling_factor, dtype=torch.float32)
+
+
+def build(scenario: Scenario, device: torch.device | str = "cpu") -> Problem:
+    """Make the tensors of `scenario` on `device`."""
+    device = torch.device(device)
+    hidden_states, hidden_q, hidden_scale = content.hidden(scenario, device)
+    topk_ids, topk_weights = routing.route(scenario, device)
+    w13, w13_scale = content.weight(scenario, "w13", device)
+    w2, w2_scale = content.weight(scenario, "w2", device)
+    w13_bias, w2_bias = content.biases(scenario, device)
+    return Problem(
+        scenario=scenario,
+        hidden_states=hidden_states,
+        hidden_q=hidden_q,
+        hidden_scale=hidden_scale,
+        topk_ids=topk_ids,
+        topk_weights=topk_weights,
+        w13=w13,
+        w13_scale=w13_scale,
+        w2=w2,
+        w2_scale=w2_scale,
+        w13_bias=w13_bias,
+        w2_bias=w2_bias,
+        activation=_activation(scenario, device),
+        ep_size=scenario.parallel.ep_size,
+        ep_rank=scenario.parallel.ep_rank,
+        num_experts=scenario.shape.experts,
+        routed_scaling_factor=scenario.layer.routed_scaling_factor,
+    )
+
+
+def _activation(scenario: Scenario, device: torch.device) -> ActivationParams:
+    activation = scenario.activation
+    experts = range(scenario.first_expert, scenario.first_expert + scenario.experts_local)
+
+    def vector(value: float, per_expert: bool) -> torch.Tensor:
+        values = [value * (expert_factor(expert) if per_expert else 1.0) for expert in experts]
+        return torch.tensor(values, dtype=torch.float32, device=device)
+
+    match activation:
+        case SwigluOai(alpha=alpha, beta=beta, limit=limit, per_expert=per_expert):
+            return ActivationParams(
+                kind=activation.kind,
+                alpha=vector(alpha, per_expert),
+                beta=vector(beta, per_expert),
+                limit=vector(limit, per_expert),
+            )
+        case Situ(beta=beta, linear_beta=linear_beta, per_expert=per_expert):
+            return ActivationParams(
+                kind=activation.kind, beta=vector(beta, per_expert), linear_beta=vector(linear_beta, per_expert)
+            )
+        case _:
+            return ActivationParams(kind=activation.kind)
