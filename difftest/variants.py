@@ -1,0 +1,214 @@
+"""Problems made from a problem: some of its rows, other ids, other contents.
+
+A variant's `scenario` is edited along: it tells shape and features (rows, masked slots, non-finite values), which is
+what an oracle's `unsupported` asks for. The tensors are what counts; building that scenario would not give them.
+Tensors that change are copied, so that a variant's are as aligned as the original's and the original stays as it is.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from oracles.problem import Problem, build
+from strategies.scenario import (
+    MaskRow,
+    MaskSlot,
+    Parallel,
+    RoutingEdit,
+    Scenario,
+    SetWeight,
+    ValueEdit,
+)
+
+
+def tensors(problem: Problem) -> dict[str, torch.Tensor]:
+    """Every tensor of `problem` by its field, "activation.alpha" and so on for those of the activation."""
+    found = {name: value for name, value in vars(problem).items() if isinstance(value, torch.Tensor)}
+    inner = vars(problem.activation).items()
+    return found | {f"activation.{name}": value for name, value in inner if isinstance(value, torch.Tensor)}
+
+
+def clone_tensors(problem: Problem) -> dict[str, torch.Tensor]:
+    """A copy of each of `tensors(problem)`."""
+    return {name: tensor.clone() for name, tensor in tensors(problem).items()}
+
+
+def changed_tensors(problem: Problem, before: dict[str, torch.Tensor]) -> list[str]:
+    """Fields of `problem` that are not what they were, to the bit."""
+    return [name for name, tensor in tensors(problem).items() if not _same_bytes(tensor, before[name])]
+
+
+def with_tensors(problem: Problem, given: dict[str, torch.Tensor]) -> Problem:
+    """`problem` with the tensors `given`, as `tensors` names them."""
+    prefix = "activation."
+    inner: dict[str, Any] = {
+        name.removeprefix(prefix): tensor for name, tensor in given.items() if name.startswith(prefix)
+    }
+    outer: dict[str, Any] = {name: tensor for name, tensor in given.items() if not name.startswith(prefix)}
+    return replace(problem, activation=replace(problem.activation, **inner), **outer)
+
+
+def _same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
+
+
+def take_rows(problem: Problem, index: torch.Tensor) -> Problem:
+    """The tokens `index` (int64 [m], distinct) as a batch of their own, in that order."""
+    scenario = problem.scenario
+    chosen = index.tolist()
+    place = {token: position for position, token in enumerate(chosen)}
+    routing: list[RoutingEdit] = [
+        replace(edit, token=place[edit.token]) for edit in scenario.routing.edits if edit.token in place
+    ]
+    values = [
+        replace(edit, index=(place[edit.index[0]], *edit.index[1:])) if edit.tensor == "hidden_states" else edit
+        for edit in scenario.values.edits
+        if edit.tensor != "hidden_states" or edit.index[0] in place
+    ]
+    for position, token in enumerate(chosen):  # padding rows become masked rows of garbage, which they are
+        if token >= scenario.shape.tokens:
+            routing.append(MaskRow(token=position))
+            values.append(ValueEdit(tensor="hidden_states", index=(position, 0), value="nan"))
+    described = replace(
+        scenario,
+        shape=replace(scenario.shape, tokens=len(chosen)),
+        execution=replace(scenario.execution, padding=0),
+        routing=replace(scenario.routing, edits=tuple(routing)),
+        values=replace(scenario.values, edits=tuple(values)),
+    )
+    index = index.to(problem.hidden_states.device)
+    return replace(
+        problem,
+        scenario=described,
+        hidden_states=problem.hidden_states[index],
+        hidden_q=None if problem.hidden_q is None else _take(problem.hidden_q, index),
+        hidden_scale=None if problem.hidden_scale is None else problem.hidden_scale[index],
+        topk_ids=problem.topk_ids[index],
+        topk_weights=problem.topk_weights[index],
+    )
+
+
+def _take(payload: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows of a float8 tensor, for which not every device has an index kernel."""
+    return payload.view(torch.uint8)[index].view(payload.dtype)
+
+
+def pad(problem: Problem, count: int) -> Problem:
+    """`count` more rows as serving appends them: NaN in x, every slot masked, weight 0."""
+    scenario = problem.scenario
+    described = replace(scenario, execution=replace(scenario.execution, padding=scenario.execution.padding + count))
+
+    def more(tensor: torch.Tensor, value: float) -> torch.Tensor:
+        return torch.cat((tensor, tensor.new_full((count, tensor.shape[1]), value)))
+
+    q, scale = problem.hidden_q, problem.hidden_scale
+    return replace(
+        problem,
+        scenario=described,
+        hidden_states=more(problem.hidden_states, torch.nan),
+        hidden_q=None if q is None else more(q.view(torch.uint8), 0x7F).view(q.dtype),
+        hidden_scale=None if scale is None else more(scale, 127),
+        topk_ids=more(problem.topk_ids, -1),
+        topk_weights=more(problem.topk_weights, 0.0),
+    )
+
+
+def with_ids(problem: Problem, topk_ids: torch.Tensor) -> Problem:
+    """Other expert ids, int32 [M, K]."""
+    masked = (topk_ids == -1) & (problem.topk_ids != -1)
+    edits = tuple(MaskSlot(token=token, slot=slot) for token, slot in _example(problem, masked))
+    return replace(problem, scenario=_edited(problem.scenario, routing=edits), topk_ids=topk_ids)
+
+
+def with_weights(problem: Problem, where: torch.Tensor, weight: float) -> Problem:
+    """The router weights `where`, bool [M, K], set to `weight`."""
+    edits = tuple(SetWeight(token=token, slot=slot, weight=weight) for token, slot in _example(problem, where))
+    weights = torch.where(where, weight, problem.topk_weights)
+    return replace(problem, scenario=_edited(problem.scenario, routing=edits), topk_weights=weights)
+
+
+def with_plain_rows(problem: Problem, where: torch.Tensor) -> Problem:
+    """The rows `where`, bool [M], made ordinary: 1 throughout x, and 0.5 for a router weight that is not finite.
+
+    Not 0: an implementation may skip a weight of 0, and would then compute other batches than before.
+    """
+    q, scale = problem.hidden_q, problem.hidden_scale
+    rows = where[:, None]
+    weights = problem.topk_weights
+    return replace(
+        problem,
+        hidden_states=torch.where(rows, 1.0, problem.hidden_states).to(problem.hidden_states.dtype),
+        hidden_q=None if q is None else torch.where(rows, 0x38, q.view(torch.uint8)).to(torch.uint8).view(q.dtype),
+        hidden_scale=None if scale is None else torch.where(rows, 127, scale).to(torch.uint8),
+        topk_weights=torch.where(rows & ~weights.isfinite(), 0.5, weights),
+    )
+
+
+def with_expert_bytes(problem: Problem, experts: list[int], scale_byte: int) -> Problem:
+    """The weights of the rank's own `experts` (local ids) replaced: every code 0xF, every scale `scale_byte`."""
+    changed = {}
+    for name in ("w13", "w2"):
+        for field, byte in ((name, 0xFF), (f"{name}_scale", scale_byte)):
+            changed[field] = getattr(problem, field).clone()
+            changed[field][experts] = byte
+    edits = tuple(
+        ValueEdit(tensor="w13_scale", index=(problem.first_expert + expert, 0, 0), value=scale_byte)
+        for expert in experts[:1]
+    )
+    return replace(problem, scenario=_edited(problem.scenario, values=edits), **changed)
+
+
+def on_rank(problem: Problem, ep_size: int, ep_rank: int) -> Problem:
+    """The same layer, batch and routing table, seen by another rank, or by a rank that holds every expert.
+
+    The table is this problem's own: some routing rules look at the rank.
+    """
+    device = problem.hidden_states.device
+    other = build(replace(problem.scenario, parallel=Parallel(ep_size=ep_size, ep_rank=ep_rank)), device)
+    same = ("hidden_states", "hidden_q", "hidden_scale", "topk_ids", "topk_weights")
+    return replace(other, **{name: getattr(problem, name) for name in same})
+
+
+def redrawn(problem: Problem, number: int) -> Problem:
+    """Random signs on the columns of x and on the rows of w13: as good a draw, with other roundings.
+
+    The signs are a function of the scenario and of `number`.
+    """
+    source = random.Random(f"{problem.scenario.digest}/{number}")
+    device = problem.hidden_states.device
+
+    def flips(count: int) -> torch.Tensor:
+        return torch.frombuffer(bytearray(source.randbytes(count)), dtype=torch.uint8).to(device) & 1
+
+    columns = flips(problem.hidden)
+    rows = flips(problem.w13.shape[0] * problem.w13.shape[1]).view(problem.w13.shape[:2])
+    sign = (1 - 2 * columns.to(torch.int16)).to(problem.hidden_states.dtype)
+    q = problem.hidden_q
+    return replace(
+        problem,
+        hidden_states=problem.hidden_states * sign,
+        hidden_q=None if q is None else (q.view(torch.uint8) ^ (columns << 7)).view(q.dtype),
+        w13=problem.w13 ^ (rows * 0x88).unsqueeze(-1),
+    )
+
+
+def _example(problem: Problem, where: torch.Tensor) -> list[tuple[int, int]]:
+    """One (token, slot) of `where`, bool [M, K], to tell what it is about; none when all are in padding rows."""
+    found = where[: problem.scenario.shape.tokens].nonzero()[:1].tolist()
+    return [(token, slot) for token, slot in found]
+
+
+def _edited(
+    scenario: Scenario, *, routing: tuple[RoutingEdit, ...] = (), values: tuple[ValueEdit, ...] = ()
+) -> Scenario:
+    return replace(
+        scenario,
+        routing=replace(scenario.routing, edits=scenario.routing.edits + routing),
+        values=replace(scenario.values, edits=scenario.values.edits + values),
+    )
