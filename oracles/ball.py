@@ -135,7 +135,8 @@ def matmul(x: Ball, weight: Weight, accumulator: Accumulator, correlated: Correl
     smallest = _SMALLEST_NORMAL if accumulator.flush_to_zero else _SMALLEST
     # A quantised operand's scale is rounded where it is subnormal, and multiplies integer sums below 2**16.
     quantum = smallest * (2.0**16 if accumulator.group > 1 else 1.0)
-    floor = terms * quantum + center.shape[-1] * F64 * total
+    # Twice the terms: lanes and tiles add their sums beside them, and each addition may flush.
+    floor = 2 * terms * quantum + center.shape[-1] * F64 * total
     is_exact = (added[0] == 0) & (inherited[0] == 0) & (grid.unit >= smallest)
     radius = torch.where(is_exact, 0.0, inherited + added + floor)
     overflow = grown > formats.MAX_FINITE["float32"]

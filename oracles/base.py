@@ -26,8 +26,12 @@ ENTRY_POINT_GROUP = "difftest.oracles"
 class Oracle(Protocol):
     """One implementation of the fused MoE layer.
 
-    name: as the user gives it. numerics: the roundings that it declares. Two more are optional, and read through
-    `capability_of` and `missing_of`: `capability`, a `Capability` that shapes what is drawn, and `missing()`.
+    name: as the user gives it. numerics: the roundings that it declares.
+
+    Optional: `capability`, a `Capability` that shapes what is drawn, and `missing() -> str | None`, what this machine
+    lacks (read both through `capability_of` and `missing_of`); `deterministic = False` for one whose order of additions
+    is not fixed; `batch_invariant = True` for one that promises the same bits for a row in any batch;
+    `run_into(prepared, output)`, which writes into a caller's [M, H] and lets its guard bands be checked.
     """
 
     name: str

@@ -22,7 +22,7 @@ from strategies.scenario import Scenario
 _GEMM = Accumulator(lanes=(1, 2, 4), splits=(1, 2, 4), flush_to_zero=True)
 
 _CHUNK = 1 << 18
-"""Packed bytes that are dequantised together: their temporaries take 9 times this, not a multiple of all weights."""
+"""Packed bytes that are dequantised together: their temporaries take some 8 times this."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,9 @@ class Reference:
         return problem
 
     def __call__(self, prepared: Problem) -> torch.Tensor:
-        return enclose(prepared, self.numerics).center.to(prepared.output_dtype)
+        enclosure = enclose(prepared, self.numerics)
+        undecided = ((enclosure.kinds & FINITE) == 0) & enclosure.center.isfinite()  # some non-finite value
+        return torch.where(undecided, torch.nan, enclosure.center).to(prepared.output_dtype)
 
 
 @dataclass(frozen=True)
