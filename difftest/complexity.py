@@ -1,0 +1,152 @@
+"""Which of two scenarios is simpler: a total order, well-founded, so that a reducer that follows it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from typing import Any
+
+from strategies.scenario import (
+    ACTIVATIONS,
+    Activation,
+    AssignExpert,
+    DuplicateSlot,
+    MaskRow,
+    MaskSlot,
+    Mode,
+    OutputDtype,
+    Precision,
+    RoutingRule,
+    Scenario,
+    SetWeight,
+    Special,
+    ValueRule,
+    Values,
+)
+
+Key = tuple[Any, ...]
+
+_EDIT_KINDS = (MaskSlot, MaskRow, DuplicateSlot, AssignExpert, SetWeight)
+"""Simplest first. A duplicate says what it is about at any size, an assigned id only in its own table."""
+
+
+def complexity(scenario: Scenario) -> Key:
+    """A sort key. Compared in this order, each smaller first:
+
+    1. edits, counted; 2. departures: fields of activation, precision, layer, rules, values and execution that are not
+    at their default; 3. ranks ep_size, experts E, top_k K, tokens M, hidden H, intermediate I; 4. ep_rank;
+    5. how far the departing fields are from their default; 6. what the edits say; 7. seeds; 8. the JSON form, which
+    decides between any that are left.
+    """
+    shape, parallel = scenario.shape, scenario.parallel
+    routing, values = scenario.routing, scenario.values
+    distances = _distances(scenario)
+    return (
+        len(routing.edits) + len(values.edits),
+        sum(distance != 0 for name, distance in distances.items() if name != _REPEATS),
+        (parallel.ep_size, shape.experts, shape.top_k, shape.tokens, shape.hidden, shape.intermediate),
+        parallel.ep_rank,
+        tuple(distances.values()),
+        _edits(scenario),
+        (routing.seed, values.seed),
+        json.dumps(scenario.to_json(), sort_keys=True),
+    )
+
+
+_CHOICES = frozenset({"activation", "precision", "output_dtype", "biases", "routing_rule", "values_rule", "mode"})
+
+
+_REPEATS = "repeats"
+"""No departure: they only make a race seen."""
+
+
+def _position(value: object, literal: Any) -> int:
+    """Place in the literal's list of choices, whose first is the simplest."""
+    return typing.get_args(literal).index(value)
+
+
+def _distances(scenario: Scenario) -> dict[str, float]:
+    """For each part that has a default, how far it is from it: 0 at the default, more for what is further."""
+    layer, values, execution = scenario.layer, scenario.values, scenario.execution
+    default = Values()
+    return {
+        "activation": list(ACTIVATIONS).index(scenario.activation.kind),
+        "parameters": _parameters(scenario.activation),
+        "precision": _position(scenario.precision, Precision),
+        "output_dtype": _position(scenario.output_dtype, OutputDtype),
+        "biases": layer.biases != "none",
+        "moe_tp": layer.moe_tp_size - 1 + layer.moe_tp_rank,
+        "routed_scaling_factor": layer.routed_scaling_factor != 1.0,
+        "routing_rule": _position(scenario.routing.rule, RoutingRule),
+        "values_rule": _position(values.rule, ValueRule),
+        "x_exponent": abs(values.x_exponent),
+        "scales": abs(values.scale_low - default.scale_low) + abs(values.scale_high - default.scale_high),
+        "mode": _position(execution.mode, Mode),
+        "replays": execution.replays,
+        "padding": execution.padding,
+        "tactic": 0 if execution.tactic is None else 1 + execution.tactic,
+        "poison": execution.poison,
+        _REPEATS: execution.repeats - 1,
+    }
+
+
+def _parameters(activation: Activation) -> int:
+    """How many of its parameters are not the kind's default."""
+    default = type(activation)()
+    return sum(getattr(activation, name) != getattr(default, name) for name in _names(activation))
+
+
+def _names(activation: Activation) -> list[str]:
+    return [spec.name for spec in dataclasses.fields(activation)]
+
+
+def _edits(scenario: Scenario) -> Key:
+    """Simple kinds first, then places near 0, then the simplest content."""
+    routing, values = scenario.routing.edits, scenario.values.edits
+    kinds = [_EDIT_KINDS.index(type(edit)) for edit in routing]
+    places: list[tuple[int, ...]] = [
+        (edit.token, getattr(edit, "slot", 0), getattr(edit, "source", 0), getattr(edit, "expert", 0))
+        for edit in routing
+    ]
+    places += [edit.index for edit in values]
+    contents = [edit.value if isinstance(edit.value, int) else _position(edit.value, Special) for edit in values]
+    return (tuple(kinds), sum(map(sum, places)), tuple(places), tuple(contents))
+
+
+def covers(small: Scenario, scenario: Scenario) -> bool:
+    """Whether `scenario` has all that `small` has: no size below its, each of its departures, each kind of its edits.
+
+    A departure is the same choice from a list (SiTU, the wide rule), or any number that is not the default. Where
+    `small` is the simplest form of a finding, one that it covers may well be the same; one that lacks something of it
+    (an EP rank above 0, a NaN, a fifth token) is another.
+    """
+    if scenario.shape.tokens + scenario.execution.padding < small.shape.tokens + small.execution.padding:
+        return False
+    if any(size < least for size, least in zip(_sizes(scenario), _sizes(small), strict=True)):
+        return False
+    mine, needed = _distances(scenario), _distances(small)
+    for name in needed.keys() - {_REPEATS}:
+        if needed[name] and (mine[name] != needed[name] if name in _CHOICES else not mine[name]):
+            return False
+    return not _edit_kinds(small) - _edit_kinds(scenario)
+
+
+def _sizes(scenario: Scenario) -> tuple[int, ...]:
+    shape, parallel = scenario.shape, scenario.parallel
+    return (
+        shape.hidden,
+        scenario.intermediate_local,
+        scenario.experts_local,
+        shape.top_k,
+        parallel.ep_size,
+        min(parallel.ep_rank, 1),
+    )
+
+
+def _edit_kinds(scenario: Scenario) -> set[tuple[object, ...]]:
+    """What kinds of edits it has: a masked row counts as masked slots, a value by its tensor and class."""
+    kinds: set[tuple[object, ...]] = {
+        (MaskSlot,) if isinstance(edit, MaskRow) else (type(edit),) for edit in scenario.routing.edits
+    }
+    return kinds | {(edit.tensor, edit.value in ("nan", "inf", "-inf")) for edit in scenario.values.edits}

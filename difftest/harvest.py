@@ -1,0 +1,183 @@
+"""What a campaign does with its findings: those that are new are saved at once, and shrunk at the end."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from difftest import cases, events
+from difftest.cases import AppliesTo, Case, Found
+from difftest.claims import Claims
+from difftest.complexity import covers
+from difftest.events import Handler, Stage
+from difftest.findings import Finding
+from difftest.fingerprint import Fingerprint
+from difftest.ledger import Ledger
+from difftest.options import Options
+from difftest.outcome import Bucket, Outcome
+from difftest.shrink import Checker, Shrinker, Shrunk, magnitude
+from difftest.stream import Stream
+from strategies.scenario import Scenario
+
+FORMS = 3
+"""Findings of one bucket that a campaign shrinks: each lacks something that the simplest form of those before has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sighting:
+    """A finding that nothing explains. shard: None when it was not drawn by this run. scenarios_before: judged up to
+    and with its own."""
+
+    finding: Outcome
+    shard: int | None
+    scenarios_before: int
+
+
+@dataclass(kw_only=True)
+class _Draft:
+    """A case on its way. path: where it is saved, None as long as that failed."""
+
+    first: _Sighting
+    smallest: Outcome
+    worst: Outcome
+    path: Path | None = None
+
+
+class Harvest:
+    """The findings of a campaign.
+
+    known: sightings by the open case that explains them. elsewhere: sightings by bucket that another process shrinks.
+    findings: what was new, once it is shrunk.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        emit: Handler,
+        claims: Claims,
+        ledger: Ledger,
+        environment: Callable[[str], Fingerprint],
+    ) -> None:
+        """environment: the fingerprint of this process, by candidate."""
+        self._options = options
+        self._emit = emit
+        self._claims = claims
+        self._ledger = ledger
+        self._environment = environment
+        self._sightings: dict[Bucket, list[_Sighting]] = defaultdict(list)
+        self._drafts: dict[Bucket, _Draft] = {}
+        self._announced: set[tuple[Bucket, Path | None]] = set()
+        self.known: Counter[str] = Counter()
+        self.elsewhere: Counter[str] = Counter()
+        self.findings: list[Finding] = []
+
+    def collect(self, finding: Outcome, shard: int | None, scenarios_before: int) -> None:
+        """Take a finding in: count it if it is known, else save it, as the process may end before it is shrunk."""
+        bucket, known = finding.bucket, self._ledger.explains(finding)
+        if (bucket, known) not in self._announced:
+            self._announced.add((bucket, known))
+            self._emit(events.FindingFound(shard=shard, outcome=finding, known=known))
+        if known is not None:
+            self.known[known.name] += 1
+        elif not self._claims.take(bucket):
+            self.elsewhere[str(bucket)] += 1
+        else:
+            sighting = _Sighting(finding=finding, shard=shard, scenarios_before=scenarios_before)
+            self._sightings[bucket].append(sighting)
+            if bucket not in self._drafts:
+                self._drafts[bucket] = self._draft(sighting)
+
+    def shrink(self, judges: Mapping[str, Checker], stream: Callable[[int], Stream]) -> None:
+        """Shrink each new bucket on its own, the comparison with the reference first, and save it as it gets simpler.
+
+        A sighting that the simplest form does not cover is shrunk on its own too: it may be another mistake.
+        judges: by candidate. stream: the scenarios of a shard.
+        """
+        order = sorted(self._sightings, key=lambda bucket: (bucket.check != "reference", -len(self._sightings[bucket])))
+        for bucket in order:
+            forms: list[Scenario] = []
+            while self._sightings[bucket]:
+                sightings = self._sightings[bucket]
+                draft = self._drafts.get(bucket) or self._draft(sightings[0])
+                self._drafts[bucket] = draft
+                shrunk = self._shrink(draft, judges[bucket.oracle], stream, forms)
+                form = shrunk.smallest.scenario
+                forms.append(form)
+                last = len(forms) == FORMS
+                same = [s for s in sightings if last or s is draft.first or covers(form, s.finding.scenario)]
+                self._finish(draft, shrunk, same)
+
+    def end_unshrunk(self) -> None:
+        """Finish what is left as it is: the user wants no more runs."""
+        for bucket, sightings in list(self._sightings.items()):
+            if sightings:
+                draft = self._drafts[bucket]
+                as_is = Shrunk(
+                    smallest=draft.smallest, worst=draft.worst, runs_hypothesis=0, runs_reducer=0, fixed_point=False
+                )
+                self._finish(draft, as_is, sightings)
+
+    def _shrink(self, draft: _Draft, judge: Checker, stream: Callable[[int], Stream], forms: list[Scenario]) -> Shrunk:
+        first, shard = draft.first.finding, draft.first.shard
+        bucket = first.bucket
+        self._emit(events.ShrinkStarted(bucket=bucket, outcome=first))
+
+        def progressed(finding: Outcome, stage: Stage, runs: int) -> None:
+            self._emit(events.ShrinkProgressed(bucket=bucket, stage=stage, runs=runs, smallest=finding))
+            draft.smallest = finding
+            self._save(draft)
+
+        known = [*self._ledger.open_scenarios(bucket), *forms]
+        shrinker = Shrinker(judge, first, progressed, known=known)
+        hints = [finding.smallest.scenario for finding in self.findings if finding.bucket.oracle == bucket.oracle]
+        return shrinker.shrink(None if shard is None else stream(shard), hints=hints)
+
+    def _finish(self, draft: _Draft, shrunk: Shrunk, same: list[_Sighting]) -> None:
+        bucket = draft.smallest.bucket
+        self._sightings[bucket] = [sighting for sighting in self._sightings[bucket] if sighting not in same]
+        del self._drafts[bucket]
+        draft.smallest = shrunk.smallest
+        draft.worst = max(shrunk.worst, *(sighting.finding for sighting in same), key=magnitude)
+        self._save(draft, last=True)
+        finding = Finding(
+            bucket=bucket,
+            smallest=draft.smallest,
+            worst=draft.worst,
+            seen=len(same),
+            scenarios_before=draft.first.scenarios_before,
+            shrink_runs_hypothesis=shrunk.runs_hypothesis,
+            shrink_runs_reducer=shrunk.runs_reducer,
+            fixed_point=shrunk.fixed_point,
+            case_path=draft.path,
+        )
+        self.findings.append(finding)
+        self._emit(events.ShrinkFinished(finding=finding))
+
+    def _draft(self, sighting: _Sighting) -> _Draft:
+        draft = _Draft(first=sighting, smallest=sighting.finding, worst=sighting.finding)
+        self._save(draft)
+        return draft
+
+    def _save(self, draft: _Draft, *, last: bool = False) -> None:
+        """Save the case in its best form so far. An error is reported with the first and the last form alone."""
+        here, shard = self._environment(draft.smallest.candidate), draft.first.shard
+        found = None if shard is None else Found(self._options.seed, shard, self._options.command())
+        case = Case(
+            outcome=draft.smallest,
+            worst=draft.worst,
+            environment=here,
+            applies_to=AppliesTo(arch=(here.arch,)),
+            found=found,
+        )
+        path = draft.path or cases.new_path(self._options.cases, case)
+        try:
+            cases.save(case, path)
+        except cases.CaseNotWritten as error:
+            if last or draft.smallest is draft.first.finding:
+                self._emit(events.CaseNotSaved(bucket=case.bucket, error=str(error), case=case))
+            return
+        if draft.path is None or last:
+            self._emit(events.CaseSaved(bucket=case.bucket, path=path))
+        draft.path = path

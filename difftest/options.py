@@ -1,0 +1,238 @@
+"""What a campaign is asked to do: one definition for the command line and for pytest. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import random
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+REFERENCE = "reference"
+SHARDS = 64
+"""Fixed, so that a seed gives the same scenarios whatever number of processes shares them out."""
+
+SHARD_MINIMUM = 8
+"""A shard of fewer scenarios is not worth its start: a small budget uses fewer shards instead."""
+
+SEED_LIMIT = 2**32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A named budget. `shapes` is the profile of `strategies.scenarios` that it draws from."""
+
+    name: str
+    shapes: str
+    examples: int
+    summary: str
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile(name="quick", shapes="quick", examples=300, summary="small shapes, seconds"),
+        Profile(name="default", shapes="default", examples=1000, summary="all axes, minutes"),
+        Profile(name="real", shapes="real", examples=100, summary="the shapes of real models"),
+        Profile(name="nightly", shapes="default", examples=20_000, summary="all axes, hours"),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionSpec:
+    """One option as the user meets it: `flag` on the command line of `difftest` and of pytest alike."""
+
+    name: str
+    flag: str
+    metavar: str
+    help: str
+    repeatable: bool = False
+
+
+OPTIONS = (
+    OptionSpec(
+        name="candidate",
+        flag="--candidate",
+        metavar="ORACLE",
+        repeatable=True,
+        help="Oracle to test: a name, module:attribute or file.py:attribute. Repeatable. [default: all installed]",
+    ),
+    OptionSpec(
+        name="reference",
+        flag="--reference",
+        metavar="ORACLE",
+        help=f"Oracle to compare with. [default: {REFERENCE}]",
+    ),
+    OptionSpec(
+        name="profile",
+        flag="--profile",
+        metavar="NAME",
+        help="Shapes and budget: "
+        + "; ".join(f"{p.name} ({p.examples} scenarios, {p.summary})" for p in PROFILES.values())
+        + ". [default: default]",
+    ),
+    OptionSpec(
+        name="examples",
+        flag="--examples",
+        metavar="N",
+        help="Scenarios to draw in all, each judged for every candidate. [default: the profile's]",
+    ),
+    OptionSpec(
+        name="seed",
+        flag="--seed",
+        metavar="N",
+        help="Base seed: the same seed gives the same scenarios. [default: random, always printed]",
+    ),
+    OptionSpec(
+        name="require",
+        flag="--require",
+        metavar="ORACLE",
+        repeatable=True,
+        help="Fail unless this candidate can run here. Repeatable.",
+    ),
+    OptionSpec(
+        name="cases",
+        flag="--cases",
+        metavar="DIR",
+        help="Folder of *.case.json: known cases are read from it, new ones saved in it. [default: cases]",
+    ),
+    OptionSpec(
+        name="json",
+        flag="--json",
+        metavar="FILE",
+        help="Write every event to this file, one JSON object a line.",
+    ),
+)
+
+
+class InvalidOption(ValueError):
+    """An option's value is not allowed. The message is one line that names the option, the value and what is."""
+
+
+def _integer(flag: str, value: str | int, low: int, high: int | None = None) -> int:
+    allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
+    try:
+        number = int(value)
+    except ValueError:
+        raise InvalidOption(f"{flag} {value}: must be {allowed}") from None
+    if number < low or (high is not None and number > high):
+        raise InvalidOption(f"{flag} {value}: must be {allowed}")
+    return number
+
+
+def installed_candidates() -> tuple[str, ...]:
+    """Names of the installed oracles but the reference, sorted; read from package metadata, nothing is imported."""
+    entries = importlib.metadata.entry_points(group="difftest.oracles")
+    return tuple(sorted({entry.name for entry in entries} - {REFERENCE}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A validated set of options. `parse` makes one from what a user typed.
+
+    candidates, reference: specs for `oracles.get`. profile: a key of `PROFILES`. examples: scenarios drawn in all,
+    each judged for every candidate. seed: the base seed of all shards. require: candidates that must run.
+    cases: the ledger's folder. json: where events are written, or None.
+    Raises `InvalidOption`.
+    """
+
+    candidates: tuple[str, ...]
+    reference: str = REFERENCE
+    profile: str = "default"
+    examples: int
+    seed: int
+    require: tuple[str, ...] = ()
+    cases: Path = Path("cases")
+    json: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.candidates:
+            raise InvalidOption("--candidate: no oracle is installed besides the reference; name one")
+        for name in self.candidates:
+            if name == self.reference:
+                raise InvalidOption(f"--candidate {name}: is the --reference too; an oracle always agrees with itself")
+        if self.profile not in PROFILES:
+            raise InvalidOption(f"--profile {self.profile}: must be one of {', '.join(PROFILES)}")
+        _integer("--examples", self.examples, 1)
+        _integer("--seed", self.seed, 0, SEED_LIMIT - 1)
+        for name in self.require:
+            if name not in self.candidates:
+                known = ", ".join(self.candidates)
+                raise InvalidOption(f"--require {name}: is not among the candidates ({known}); add --candidate {name}")
+        if self.cases.exists() and not self.cases.is_dir():
+            raise InvalidOption(f"--cases {self.cases}: is a file; must be a folder, made when the first case is saved")
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Self:
+        """Options from the values of `OPTIONS` by name, as typed (str, or an iterable of str where repeatable).
+
+        None or an empty iterable means not given. The base seed is made here, once, when there is none.
+        """
+        values = {spec.name: given.get(spec.name) for spec in OPTIONS}
+        profile = values["profile"] or "default"
+        if profile not in PROFILES:
+            raise InvalidOption(f"--profile {profile}: must be one of {', '.join(PROFILES)}")
+        examples, seed = values["examples"], values["seed"]
+        return cls(
+            candidates=_distinct(values["candidate"]) or installed_candidates(),
+            reference=values["reference"] or REFERENCE,
+            profile=profile,
+            examples=PROFILES[profile].examples if examples is None else _integer("--examples", examples, 1),
+            seed=fresh_seed() if seed is None else _integer("--seed", seed, 0, SEED_LIMIT - 1),
+            require=_distinct(values["require"]),
+            cases=Path(values["cases"] or "cases"),
+            json=Path(values["json"]) if values["json"] else None,
+        )
+
+    def command(self) -> str:
+        """The shell command that runs the same campaign again."""
+        words = ["difftest", "run"]
+        for name in self.candidates:
+            words += ["--candidate", name]
+        if self.reference != REFERENCE:
+            words += ["--reference", self.reference]
+        words += ["--profile", self.profile, "--examples", str(self.examples), "--seed", str(self.seed)]
+        return shlex.join(words)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able dict, for other processes and for reports."""
+        data = dataclasses.asdict(self)
+        return data | {"cases": str(self.cases), "json": None if self.json is None else str(self.json)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read `to_json`'s form."""
+        json = data["json"]
+        return cls(
+            **{
+                **data,
+                "candidates": tuple(data["candidates"]),
+                "require": tuple(data["require"]),
+                "cases": Path(data["cases"]),
+                "json": None if json is None else Path(json),
+            }
+        )
+
+
+def fresh_seed() -> int:
+    """A base seed from the operating system."""
+    return random.SystemRandom().randrange(SEED_LIMIT)
+
+
+def _distinct(names: Iterable[str] | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names or ()))
+
+
+def shards_of(examples: int) -> int:
+    """How many of the `SHARDS` have work: at least `SHARD_MINIMUM` scenarios each, by `examples` alone."""
+    return max(1, min(SHARDS, examples // SHARD_MINIMUM))
+
+
+def share_of(examples: int, shard: int) -> int:
+    """Scenarios that `shard` runs; the shares of all shards sum to `examples`."""
+    active = shards_of(examples)
+    return 0 if shard >= active else examples // active + (shard < examples % active)

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import candidates
+import pytest
+
+import oracles
+from difftest import campaign, cases, events
+from difftest.campaign import run, run_shard
+from difftest.cases import Status
+from difftest.claims import Claims
+from difftest.findings import Summary
+from difftest.options import Options, shards_of
+from difftest.outcome import Verdict
+from difftest.replay import ReplayStatus, replay
+from strategies import Scenario, Shape
+
+
+def spec(name: str) -> str:
+    return f"{candidates.FILE}:{name}"
+
+
+@pytest.fixture(autouse=True)
+def _own_journals(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+class Recorder:
+    """A handler that keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[events.Event] = []
+
+    def __call__(self, event: events.Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def digests(self) -> list[str]:
+        return [event.scenario.digest for event in self.of(events.ScenarioFinished)]
+
+
+@pytest.fixture
+def options(tmp_path):
+    def make(*names: str, examples: int = 24, **changes) -> Options:
+        given = {"profile": "quick", "seed": 1, "cases": tmp_path / "cases"} | changes
+        return Options(candidates=tuple(map(spec, names)), examples=examples, **given)
+
+    return make
+
+
+def test_a_right_candidate_agrees(options):
+    seen = Recorder()
+    summary = run(options("Right"), seen)
+    assert summary.exit_code == 0
+    assert summary.scenarios == len(set(seen.digests())) == 24
+    assert summary.verdicts[spec("Right")] == Counter({Verdict.AGREES: 24})
+    assert [type(event).__name__ for event in seen.events if not isinstance(event, events.ScenarioFinished)] == [
+        "RunStarted",
+        *["ShardFinished"] * 3,
+        "RunFinished",
+    ]
+
+
+def test_shards_are_parts_of_the_run(options):
+    whole, parts = Recorder(), Recorder()
+    summary = run(options("Right"), whole)
+    total = sum((run_shard(options("Right"), shard, parts) for shard in (2, 0, 1)), Summary())
+    assert sorted(parts.digests()) == sorted(whole.digests())
+    assert total.scenarios == summary.scenarios
+    assert total.verdicts == summary.verdicts
+    assert run_shard(options("Right"), shards_of(24), parts).scenarios == 0
+
+
+def test_every_scenario_is_judged_for_every_candidate(options):
+    seen = Recorder()
+    run(options("Right", "Narrow", examples=8), seen)
+    for event in seen.of(events.ScenarioFinished):
+        assert [outcome.candidate for outcome in event.outcomes] == [spec("Right"), spec("Narrow")]
+
+
+def test_what_a_candidate_declines_is_counted_by_reason(options):
+    summary = run(options("Narrow"), Recorder())
+    counts = summary.verdicts[spec("Narrow")]
+    assert summary.unsupported[spec("Narrow")] == Counter({"more than one row": counts[Verdict.UNSUPPORTED]})
+    assert counts.total() == 24
+    assert summary.exit_code == 0
+
+
+def test_a_candidate_that_is_absent_leaves_the_scenarios_alone(options):
+    with_it, without = Recorder(), Recorder()
+    summary = run(options("Right", "Absent", examples=8), with_it)
+    run(options("Right", examples=8), without)
+    assert with_it.digests() == without.digests()
+    assert summary.missing == {spec("Absent"): "not installed: pip install kernels"}
+    assert summary.exit_code == 0
+    assert run(options("Right", "Absent", examples=8, require=(spec("Absent"),)), Recorder()).exit_code == 3
+    assert run(options("Absent", examples=8), Recorder()).exit_code == 3
+
+
+def test_an_unknown_oracle_ends_it_before_anything_runs(options):
+    seen = Recorder()
+    with pytest.raises(oracles.OracleNotFound):
+        run(options("Unheard"), seen)
+    assert seen.events == []
+
+
+# --- findings ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def first_rejected(tmp_path_factory) -> tuple[Summary, Recorder, Path]:
+    seen, folder = Recorder(), tmp_path_factory.mktemp("rejected") / "cases"
+    options = Options(candidates=(spec("Rejects"),), profile="quick", examples=24, seed=1, cases=folder)
+    return run(options, seen), seen, folder
+
+
+@pytest.fixture
+def rejected(first_rejected, tmp_path) -> tuple[Summary, Recorder, Path]:
+    """A campaign with one finding, its events, and a copy of its case that a further run takes for the ledger."""
+    summary, seen, folder = first_rejected
+    copied = shutil.copytree(folder, tmp_path / "cases")
+    return summary, seen, copied / summary.findings[0].case_path.name
+
+
+def test_generation_runs_to_its_end_and_then_each_bucket_is_shrunk(rejected):
+    summary, seen, _ = rejected
+    assert summary.scenarios == 24
+    (finding,) = summary.findings
+    assert finding.seen == summary.verdicts[spec("Rejects")][Verdict.REJECTED] > 1
+    assert finding.smallest.scenario == Scenario(shape=Shape(tokens=0, hidden=96))
+    assert finding.fixed_point
+    order = [type(event) for event in seen.events]
+    assert order.index(events.ShrinkStarted) > len(order) - order[::-1].index(events.ScenarioFinished) - 1
+    assert summary.exit_code == 1
+
+
+def test_the_case_is_saved_when_found_and_as_it_gets_smaller(rejected):
+    summary, seen, _ = rejected
+    (finding,) = summary.findings
+    first, last = seen.of(events.CaseSaved)
+    assert first.path == last.path == finding.case_path
+    order = [type(event) for event in seen.events]
+    assert order.index(events.CaseSaved) < order.index(events.ShrinkStarted)
+    case = cases.load(finding.case_path)
+    assert (case.outcome, case.worst) == (finding.smallest, finding.worst)
+    assert case.found.seed == 1
+    assert replay(finding.case_path).status is ReplayStatus.STILL_DIVERGES
+
+
+def test_a_known_case_is_counted_and_not_raised(rejected, options):
+    path = rejected[2]
+    seen = Recorder()
+    again = run(options("Rejects"), seen)
+    assert (again.findings, again.exit_code) == ((), 0)
+    assert again.known == Counter({path.name: rejected[0].findings[0].seen})
+    assert again.replays == Counter({"still diverges": 1})
+    (found,) = seen.of(events.FindingFound)
+    assert found.known == path
+
+
+def test_a_fixed_case_fails_the_run_and_hides_nothing(rejected, options):
+    path = rejected[2]
+    cases.save(dataclasses.replace(cases.load(path), status=Status.FIXED), path)
+    again = run(options("Rejects"), Recorder())
+    assert [failure.partition(": ")[0] for failure in again.ledger_failures] == [str(path)]
+    assert len(again.findings) == 1
+    assert again.findings[0].case_path != path
+
+
+def test_an_unreadable_case_fails_the_run(options, tmp_path):
+    (tmp_path / "cases").mkdir()
+    (tmp_path / "cases" / "a.case.json").write_text("{")
+    summary = run(options("Right", examples=8), Recorder())
+    assert summary.exit_code == 1
+    assert "a.case.json: is not JSON" in summary.ledger_failures[0]
+
+
+def test_a_bucket_is_shrunk_by_the_process_that_claims_it(options, tmp_path):
+    folder = tmp_path / "claims"
+    folder.mkdir()
+    parts = [run_shard(options("Rejects", seed=3), shard, Recorder(), Claims(folder), known=()) for shard in range(3)]
+    finders = [part for part in parts if part.findings]
+    assert len(finders) == 1
+    assert sum(part.elsewhere.total() for part in parts) + finders[0].findings[0].seen == sum(
+        part.verdicts[spec("Rejects")][Verdict.REJECTED] for part in parts
+    )
+
+
+def test_a_folder_that_cannot_be_written_loses_nothing(options, tmp_path):
+    (tmp_path / "file").write_text("")
+    seen = Recorder()
+    summary = run(options("Rejects", examples=16, cases=tmp_path / "file" / "cases"), seen)
+    (finding,) = summary.findings
+    assert finding.case_path is None
+    first, last = seen.of(events.CaseNotSaved)
+    assert "cannot be written: Not a directory" in last.error
+    assert last.case.outcome == finding.smallest
+    assert first.case.scenario != last.case.scenario
+
+
+def test_an_interrupted_run_shows_what_it_found(options):
+    seen = Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        run(options("Interrupted", examples=40, seed=4), seen)
+    (interrupted,) = seen.of(events.RunInterrupted)
+    assert seen.events[-1] == interrupted
+    for finding in interrupted.summary.findings:
+        assert not finding.fixed_point
+        assert finding.case_path.exists()
+
+
+def test_a_race_is_found_and_reduced(options):
+    summary = run(options("Racing", examples=48), Recorder())
+    races = [finding for finding in summary.findings if finding.bucket.verdict is Verdict.NONDETERMINISTIC]
+    assert races
+    assert all(finding.shrink_runs_hypothesis == 0 for finding in races)
+    assert replay(races[0].case_path).status is ReplayStatus.STILL_DIVERGES
+
+
+# --- crashes and journals ----------------------------------------------------------------------------------------
+
+
+def test_a_crash_is_found_by_the_next_run(options, tmp_path):
+    program = (
+        "import sys, tempfile\n"
+        "from difftest.campaign import run\n"
+        "from difftest.options import Options\n"
+        "import json\n"
+        f"tempfile.tempdir = {str(tmp_path)!r}\n"
+        "run(Options.from_json(json.loads(sys.argv[1])), lambda event: None)\n"
+    )
+    given = options("Crashes", examples=8)
+    done = subprocess.run([sys.executable, "-c", program, json.dumps(given.to_json())], env={**os.environ})
+    assert done.returncode == 3
+    seen = Recorder()
+    with campaign._campaign(given, seen, Claims()) as next_run:
+        next_run.recover()
+        crash = seen.of(events.FindingFound)[0].outcome
+        assert crash.verdict is Verdict.CRASHED
+        assert crash.scenario.shape.tokens + crash.scenario.execution.padding > 8
+        assert cases.load(seen.of(events.CaseSaved)[0].path).scenario == crash.scenario
+        assert next_run.judges[spec("Crashes")].check(crash.scenario).verdict is Verdict.CRASHED
+        next_run.recover()
+        assert len(seen.of(events.FindingFound)) == 1
+    with campaign._campaign(given, seen, Claims(), known=()) as another_shard:
+        assert another_shard.judges[spec("Crashes")].check(crash.scenario).verdict is Verdict.CRASHED
+
+
+def test_a_full_disk_under_the_journal_does_not_end_the_run(options, monkeypatch):
+    from difftest.journal import Journal, JournalError
+
+    def full(*_: object) -> None:
+        raise JournalError("journal: cannot be written to (No space left on device): make room")
+
+    monkeypatch.setattr(Journal, "_write", full)
+    seen = Recorder()
+    summary = run(options("Right", examples=8), seen)
+    assert (summary.scenarios, summary.exit_code) == (8, 0)
+    assert len(seen.of(events.JournalLost)) == 1
+
+
+def test_a_journal_that_cannot_be_made_does_not_end_the_run(options, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    seen = Recorder()
+    assert run(options("Right", examples=8), seen).scenarios == 8
+    assert seen.of(events.JournalLost)
+
+
+# --- events and summaries ----------------------------------------------------------------------------------------
+
+
+def test_events_have_a_json_form(rejected):
+    summary, seen, _ = rejected
+    lines = [json.loads(json.dumps(events.to_json(event), allow_nan=False)) for event in seen.events]
+    assert {line["version"] for line in lines} == {events.FORMAT_VERSION}
+    assert [line["event"] for line in lines] == [type(event).__name__ for event in seen.events]
+    assert Summary.from_json(lines[-1]["summary"]) == summary
+
+
+def test_summaries_add_up():
+    one = Summary(scenarios=2, verdicts={"a": Counter({Verdict.AGREES: 2})}, known=Counter(x=1), seconds=1.5)
+    two = Summary(scenarios=3, verdicts={"b": Counter({Verdict.HUNG: 3})}, missing={"c": "no"}, required=("c",))
+    both = one + two
+    assert both == dataclasses.replace(two + one)
+    assert (both.scenarios, both.verdicts.keys(), both.exit_code) == (5, {"a", "b"}, 3)
+
+
+def test_the_ledger_takes_only_what_applies(rejected, options):
+    path = rejected[2]
+    case = cases.load(path)
+    cases.save(dataclasses.replace(case, applies_to=cases.AppliesTo(arch=("sm120",))), path)
+    again = run(options("Rejects"), Recorder())
+    assert again.replays == Counter({"not applicable": 1})
+    assert len(again.findings) == 1
