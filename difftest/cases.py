@@ -1,0 +1,293 @@
+"""`*.case.json`: a finding as a file, which is a regression test today and an upstream report tomorrow. No torch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from difftest.fingerprint import Fingerprint
+from difftest.outcome import Bucket, InvalidOutcome, Outcome
+from strategies.scenario import Scenario
+
+FORMAT_VERSION = 1
+"""Version of the file's form. A reader refuses any other one."""
+
+SUFFIX = ".case.json"
+
+
+class InvalidCase(ValueError):
+    """A case file cannot be read. The message is one line that names the file, the field, and what is allowed."""
+
+
+class CaseNotWritten(OSError):
+    """A case file cannot be written. The message is one line that names the file and the reason."""
+
+
+class Status(StrEnum):
+    """What the ledger expects of a replay: that it still diverges, or that it agrees."""
+
+    OPEN = "open"
+    FIXED = "fixed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliesTo:
+    """Where the case says anything; elsewhere its replay is not applicable.
+
+    packages: version specifiers (PEP 440) by distribution of the candidate. arch: machine architectures, none for any.
+    """
+
+    packages: Mapping[str, str] = field(default_factory=dict)
+    arch: tuple[str, ...] = ()
+
+    def objection(self, here: Fingerprint) -> str | None:
+        """Why the case says nothing here; None when it applies."""
+        if self.arch and here.arch not in self.arch:
+            return f"it is about {', '.join(self.arch)}, this machine is {here.arch}"
+        for name, versions in self.packages.items():
+            installed = here.packages.get(name)
+            if installed is None:
+                return f"it is about {name}, which the candidate does not come from here"
+            if not SpecifierSet(versions).contains(installed, prereleases=True):
+                return f"it is about {name} {versions}, installed is {installed}"
+        return None
+
+
+@dataclass(frozen=True)
+class Found:
+    """How the case came up: base seed, shard, and the command that runs that campaign again."""
+
+    seed: int
+    shard: int
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One finding, kept.
+
+    outcome: of the smallest scenario; a replay runs this one. worst: the outcome with the largest error seen, of the
+    same bucket. environment: where `outcome` was seen. found: None for a case that no campaign drew. upstream: link
+    to the report of an open case.
+    Raises `InvalidCase` when the parts do not fit together.
+    """
+
+    outcome: Outcome
+    worst: Outcome
+    environment: Fingerprint
+    applies_to: AppliesTo = AppliesTo()
+    status: Status = Status.OPEN
+    upstream: str | None = None
+    found: Found | None = None
+
+    def __post_init__(self) -> None:
+        if not self.outcome.is_finding:
+            raise InvalidCase(f"outcome.verdict = {str(self.outcome.verdict)!r}: must be a finding's")
+        if self.worst.bucket != self.bucket or self.worst.other_findings or self.outcome.other_findings:
+            raise InvalidCase(
+                f"worst = {self.worst.bucket}: must be one finding, of the outcome's bucket {self.bucket}"
+            )
+        for name, versions in self.applies_to.packages.items():
+            try:
+                SpecifierSet(versions)
+            except InvalidSpecifier:
+                raise InvalidCase(
+                    f"applies_to.packages.{name} = {versions!r}: must be a version specifier, as '>=1.2,<2'"
+                ) from None
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.outcome.scenario
+
+    @property
+    def candidate(self) -> str:
+        return self.outcome.candidate
+
+    @property
+    def bucket(self) -> Bucket:
+        return self.outcome.bucket
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file. `bucket` is there for people and for search; a reader checks that it is right."""
+        data: dict[str, Any] = {"version": FORMAT_VERSION, "bucket": str(self.bucket), "status": str(self.status)}
+        if self.upstream is not None:
+            data["upstream"] = self.upstream
+        data["applies_to"] = {"packages": dict(self.applies_to.packages), "arch": list(self.applies_to.arch)}
+        data["outcome"] = self.outcome.to_json()
+        data["worst"] = self.worst.to_json()
+        if self.found is not None:
+            data["found"] = dataclasses.asdict(self.found)
+        data["environment"] = dataclasses.asdict(self.environment)
+        return data
+
+    @classmethod
+    def from_json(cls, data: object) -> Self:
+        """Read `to_json`'s form. Raises `InvalidCase`, naming the field, for anything else."""
+        top = _object("case", data)
+        version = top.get("version")
+        if type(version) is int and version > FORMAT_VERSION:
+            raise InvalidCase(f"version = {version}: written by a newer difftest; this one reads {FORMAT_VERSION}")
+        if type(version) is not int or version != FORMAT_VERSION:
+            raise InvalidCase(f"version = {version!r}: must be {FORMAT_VERSION}")
+        required = ("bucket", "status", "outcome", "worst", "environment")
+        _fields("", top, required, ("version", "upstream", "applies_to", "found"))
+        case = cls(
+            outcome=_outcome("outcome", top["outcome"]),
+            worst=_outcome("worst", top["worst"]),
+            environment=_environment(top["environment"]),
+            applies_to=_applies_to(top.get("applies_to", {})),
+            status=Status(_choice("status", top["status"], [str(status) for status in Status])),
+            upstream=_string("upstream", top["upstream"]) if "upstream" in top else None,
+            found=_found(top["found"]) if "found" in top else None,
+        )
+        if top["bucket"] != str(case.bucket):
+            raise InvalidCase(f"bucket = {top['bucket']!r}: must be {str(case.bucket)!r}, that of the outcome")
+        return case
+
+
+def load(path: Path) -> Case:
+    """Read a case file. Raises `InvalidCase`, naming file and field, when it is damaged, newer or not a case."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise InvalidCase(f"{path}: {reason}") from None
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        what = "is empty" if not text.strip() else f"is not JSON, or is cut off, at line {error.lineno}: {error.msg}"
+        raise InvalidCase(f"{path}: {what}") from None
+    try:
+        return Case.from_json(data)
+    except InvalidCase as error:
+        raise InvalidCase(f"{path}: {error}") from None
+
+
+def paths(folder: Path) -> list[Path]:
+    """The case files in `folder`, sorted by name; none when there is no such folder."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def new_path(folder: Path, case: Case) -> Path:
+    """A name in `folder` that no file has: the bucket's slug and the digest of the scenario."""
+    stem = f"{case.bucket}-{case.scenario.digest}"
+    path, number = folder / f"{stem}{SUFFIX}", 1
+    while path.exists():
+        number += 1
+        path = folder / f"{stem}-{number}{SUFFIX}"
+    return path
+
+
+def save(case: Case, path: Path) -> None:
+    """Write `case` to `path`, whole or not at all: beside it first, flushed, then renamed.
+
+    Raises `CaseNotWritten`, and leaves what was at `path`.
+    """
+    beside = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        with open(handle, "w", encoding="utf-8") as file:
+            json.dump(case.to_json(), file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except OSError as error:
+        if beside is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+        raise CaseNotWritten(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _object(where: str, data: object) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise InvalidCase(f"{where} = {data!r:.60}: must be a JSON object")
+    return data
+
+
+def _fields(where: str, data: Mapping[str, Any], required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+    for name in required:
+        if name not in data:
+            raise InvalidCase(f"{where}{name}: must be given")
+    for name in data:
+        if name not in required and name not in optional:
+            known = ", ".join(sorted(required + optional))
+            raise InvalidCase(f"{where}{name} = {data[name]!r:.60}: must be left out; the fields are {known}")
+
+
+def _choice(where: str, value: object, allowed: list[str]) -> str:
+    if value not in allowed:
+        raise InvalidCase(f"{where} = {value!r:.60}: must be one of {', '.join(allowed)}")
+    return str(value)
+
+
+def _string(where: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidCase(f"{where} = {value!r:.60}: must be a string")
+    return value
+
+
+def _integer(where: str, value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise InvalidCase(f"{where} = {value!r:.60}: must be an integer >= 0")
+    return value
+
+
+def _strings(where: str, data: object) -> dict[str, str]:
+    return {name: _string(f"{where}.{name}", value) for name, value in _object(where, data).items()}
+
+
+def _outcome(where: str, data: object) -> Outcome:
+    try:
+        return Outcome.from_json(data)
+    except InvalidOutcome as error:
+        raise InvalidCase(f"{where}.{error}") from None
+
+
+def _found(data: object) -> Found:
+    found = _object("found", data)
+    _fields("found.", found, ("seed", "shard", "command"))
+    return Found(
+        seed=_integer("found.seed", found["seed"]),
+        shard=_integer("found.shard", found["shard"]),
+        command=_string("found.command", found["command"]),
+    )
+
+
+def _applies_to(data: object) -> AppliesTo:
+    applies_to = _object("applies_to", data)
+    _fields("applies_to.", applies_to, (), ("packages", "arch"))
+    arch = applies_to.get("arch", [])
+    if not isinstance(arch, list):
+        raise InvalidCase(f"applies_to.arch = {arch!r:.60}: must be a list of strings")
+    return AppliesTo(
+        packages=_strings("applies_to.packages", applies_to.get("packages", {})),
+        arch=tuple(_string("applies_to.arch", name) for name in arch),
+    )
+
+
+def _environment(data: object) -> Fingerprint:
+    environment = _object("environment", data)
+    texts = ("difftest", "python", "torch", "platform", "arch", "cpu", "isa")
+    _fields("environment.", environment, (*texts, "packages", "radius_model", "lam"))
+    lam = environment["lam"]
+    if not isinstance(lam, int | float) or isinstance(lam, bool) or not lam > 0:
+        raise InvalidCase(f"environment.lam = {lam!r:.60}: must be a positive number")
+    return Fingerprint(
+        **{name: _string(f"environment.{name}", environment[name]) for name in texts},
+        packages=_strings("environment.packages", environment["packages"]),
+        radius_model=_integer("environment.radius_model", environment["radius_model"]),
+        lam=float(lam),
+    )

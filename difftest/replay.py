@@ -1,0 +1,127 @@
+"""A case, run again, and what the ledger says about it. No torch until one runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from difftest import cases, fingerprint
+from difftest.cases import Case, Status
+from difftest.outcome import Outcome, Verdict
+from strategies.scenario import Scenario
+
+CLEAN_REPEATS = 7
+"""A race of rate p is fixed only after 7 / p clean repeats: a chance of e**-7, 1 in 1,100, to call it so wrongly."""
+
+
+class ReplayStatus(StrEnum):
+    """What a replay saw."""
+
+    STILL_DIVERGES = "still diverges"
+    FIXED = "fixed"
+    ERRORED = "errored"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The replay of the file at `path`.
+
+    expected: the ledger holds. An open case still diverges, a fixed one does not, or nothing could be asked.
+    message: one line for people: what was seen, against what the file says. case, outcome: None when it ended before.
+    """
+
+    path: Path
+    status: ReplayStatus
+    expected: bool
+    message: str
+    case: Case | None = None
+    outcome: Outcome | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "status": str(self.status),
+            "expected": self.expected,
+            "message": self.message,
+            "outcome": None if self.outcome is None else self.outcome.to_json(),
+        }
+
+
+def replay(path: Path) -> Replay:
+    """Run the case at `path` again. Raises nothing: what goes wrong is the replay's status."""
+    try:
+        case = cases.load(path)
+    except cases.InvalidCase as error:
+        message = str(error).removeprefix(f"{path}: ")
+        return Replay(path=path, status=ReplayStatus.ERRORED, expected=False, message=message)
+    try:
+        return _judge(path, case)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        return Replay(path=path, case=case, status=ReplayStatus.ERRORED, expected=False, message=message)
+
+
+def _judge(path: Path, case: Case) -> Replay:
+    import oracles
+    from difftest.apart import Apart
+    from difftest.engine import Engine
+    from oracles.base import missing_of
+
+    candidate, reference = oracles.get(case.candidate), oracles.get(case.outcome.reference)
+    here = fingerprint.take(candidate)
+    objection = missing_of(candidate) or missing_of(reference) or case.applies_to.objection(here)
+    if objection is not None:
+        return _not_applicable(path, case, objection)
+    crashes = case.bucket.verdict is Verdict.CRASHED
+    with Apart(case.candidate, case.outcome.reference) if crashes else nullcontext() as apart:
+        engine = Engine(case.candidate, case.outcome.reference, executor=apart)
+        outcome = engine.check(scenario_to_run(case), checks={case.bucket.check})
+    if outcome.verdict is Verdict.UNSUPPORTED:
+        return _not_applicable(path, case, f"{case.candidate} does not support it: {outcome.reason}", outcome)
+    same = next((finding for finding in outcome.findings if finding.bucket == case.bucket), None)
+    is_open = case.status is Status.OPEN
+    if same is not None:
+        status, expected = ReplayStatus.STILL_DIVERGES, is_open
+        message = f"{same.detail} (was: {case.outcome.detail})" if same.detail != case.outcome.detail else same.detail
+        if not is_open:
+            message = f"marked as fixed, but it is back: {message}"
+    elif outcome.is_finding:
+        status, expected = ReplayStatus.STILL_DIVERGES, False
+        message = f"another finding, {outcome.bucket}: {outcome.detail} (was {case.bucket})"
+    else:
+        status, expected = ReplayStatus.FIXED, not is_open
+        message = f"fixed, update the case: set its status to {str(Status.FIXED)!r}" if is_open else "agrees, as marked"
+    message += _other_model(case, here)
+    return Replay(path=path, case=case, outcome=outcome, status=status, expected=expected, message=message)
+
+
+def _not_applicable(path: Path, case: Case, reason: str, outcome: Outcome | None = None) -> Replay:
+    status = ReplayStatus.NOT_APPLICABLE
+    return Replay(path=path, case=case, outcome=outcome, status=status, expected=True, message=reason)
+
+
+def scenario_to_run(case: Case) -> Scenario:
+    """The case's scenario; that of a race is repeated often enough to see the race, or to call it fixed."""
+    rate, scenario = case.outcome.rate, case.scenario
+    if rate is None or not rate.failures:
+        return scenario
+    repeats = math.ceil(CLEAN_REPEATS / float(rate)) + 1
+    execution = dataclasses.replace(scenario.execution, repeats=max(scenario.execution.repeats, repeats))
+    return dataclasses.replace(scenario, execution=execution)
+
+
+def _other_model(case: Case, here: fingerprint.Fingerprint) -> str:
+    """Says so when the bound is another one than the case was saved under."""
+    saved = case.environment
+    if (saved.radius_model, saved.lam) == (here.radius_model, here.lam):
+        return ""
+    return (
+        f" [judged by radius model {here.radius_model}, lambda {here.lam:g}; "
+        f"saved under model {saved.radius_model}, lambda {saved.lam:g}]"
+    )
