@@ -1,0 +1,211 @@
+"""The command `difftest`. Torch is imported when a command needs it, not for `--help` or a mistyped option."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+
+from difftest import cases, describe, preflight
+from difftest.events import CaseReplayed, Event, Handler
+from difftest.jsonl import JsonLines
+from difftest.options import OPTIONS, InvalidOption, Options
+from difftest.replay import Replay, ReplayStatus, replay
+from difftest.terminal import STATUS_STYLES, Terminal, print_lines, replay_line, replay_summary
+
+AGREE, FINDINGS, USAGE, MISSING = range(4)
+INTERNAL = 70
+"""An error of difftest itself (EX_SOFTWARE of sysexits.h): a gate must not read it as findings."""
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""As a shell reports SIGINT and SIGPIPE."""
+
+RUN_EXIT_CODES = """\b
+Exit codes:
+  0    all agree (what a candidate declares as unsupported is counted, not a failure)
+  1    findings, or a known case that is not as the ledger says
+  2    a mistake in what was given: an option, an oracle, a case file
+  3    something needed is missing: a required candidate or every one, or it supports no scenario that was drawn
+  130  interrupted; findings so far are saved and shown
+"""
+
+REPLAY_EXIT_CODES = """\b
+Exit codes, the first that holds:
+  2    a file is damaged, or written by a newer difftest
+  1    the ledger is wrong: an open case agrees now (fixed: update the case), a fixed one diverges again,
+       or an open one diverges in another way
+  3    something needed is missing: an oracle that --require names, the oracle of a case cannot be found,
+       or no case at all could run
+  0    every case is as the ledger says
+"""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command, by default with the process's arguments. Every error is one line on stderr and an exit code."""
+    try:
+        code = difftest.main(args, prog_name="difftest", standalone_mode=False)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "difftest"
+        code = _complain(f"{error.format_message().rstrip('.')} (see {path} --help)", USAGE)
+    except InvalidOption as error:
+        code = _complain(str(error), USAGE)
+    except preflight.Missing as error:
+        code = _complain(str(error), MISSING)
+    except click.Abort:
+        code = _complain("interrupted", INTERRUPTED)
+    except (BrokenPipeError, SystemExit):
+        # The reader went away, as in `| head`: click and rich exit with 1 then, which means findings here.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    except Exception:
+        click.echo(traceback.format_exc(), err=True, nl=False)
+        code = _complain("this is an error of difftest itself; please report it", INTERNAL)
+    sys.exit(code or AGREE)
+
+
+def _complain(message: str, code: int) -> int:
+    click.echo(f"difftest: error: {' '.join(message.split())}", err=True)
+    return code
+
+
+def _options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options of `difftest.options` as click's. They stay text here: `Options.parse` reads and judges them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for spec in reversed([spec for spec in OPTIONS if spec.name in names]):
+            command = click.option(
+                spec.flag, spec.name, metavar=spec.metavar, help=spec.help, multiple=spec.repeatable
+            )(command)
+        return command
+
+    return decorate
+
+
+@click.group(no_args_is_help=False)
+@click.version_option(package_name="difftest", message="%(package)s %(version)s")
+def difftest() -> None:
+    """Differential testing of fused mixture-of-experts kernels."""
+
+
+@difftest.command(epilog=RUN_EXIT_CODES)
+@_options(*(spec.name for spec in OPTIONS))
+def run(**given: Any) -> int:
+    """Draw scenarios, compare every candidate with the reference, shrink and save what diverges."""
+    options = Options.parse(given)
+    preflight.check(options)
+    from difftest import campaign  # imports torch
+
+    with _json_lines(options.json) as lines, Terminal(options, Console()) as terminal:
+        try:
+            summary = campaign.run(options, _to_all(terminal, lines))
+        except KeyboardInterrupt:
+            code, reason = INTERRUPTED, "interrupted; findings so far are saved and shown above"
+        else:
+            code, reason = summary.exit_code, describe.exit_reason(summary)
+            idle = describe.idle_lines(summary, options.require)
+            if code == AGREE and idle:
+                code, reason = MISSING, "; ".join(idle)
+    print_lines(Console(), [f"exit {code}: {reason}"])
+    return _json_code(lines, code)
+
+
+def _json_lines(path: Path | None) -> AbstractContextManager[JsonLines | None]:
+    return nullcontext() if path is None else JsonLines(path)
+
+
+def _to_all(*handlers: Handler | None) -> Handler:
+    def emit(event: Event) -> None:
+        for handler in handlers:
+            if handler is not None:
+                handler(event)
+
+    return emit
+
+
+def _json_code(lines: JsonLines | None, code: int) -> int:
+    """The exit code, given that the file of `--json` may have failed on the way."""
+    if lines is None or lines.error is None:
+        return code
+    missing = _complain(lines.error, MISSING)
+    return missing if code == AGREE else code
+
+
+@difftest.command(name="replay", epilog=REPLAY_EXIT_CODES)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_options("require", "json")
+def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str | None) -> int:
+    """Run saved cases again. PATH is a case file, or a folder of *.case.json.
+
+    STILL DIVERGES: the case's own finding is there, or another one. FIXED: candidate and reference agree now.
+    ERRORED: the file is damaged, or its oracle cannot be found. NOT APPLICABLE: its oracle is not installed, declares
+    the scenario as unsupported, or is of another version or architecture than the case is about; counted only.
+    """
+    files = _case_files(paths)
+    preflight.check_required(require)
+    console, errors = Console(), Console(stderr=True)
+    replays: list[Replay] = []
+
+    def show(event: Event) -> None:
+        if isinstance(event, CaseReplayed):
+            status = event.replay.status
+            where = errors if status is ReplayStatus.ERRORED else console
+            print_lines(where, [replay_line(event.replay)], STATUS_STYLES[status])
+
+    with _json_lines(Path(json) if json else None) as lines:
+        emit = _to_all(show, lines)
+        for path in files:
+            replays.append(replay(path))
+            emit(CaseReplayed(replay=replays[-1]))
+    print_lines(console, ["", replay_summary(replays)], "bold")
+    return _json_code(lines, _replay_code(replays))
+
+
+def _case_files(paths: Sequence[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = cases.paths(path)
+            if not inside:
+                raise click.UsageError(f"{path}: holds no *{cases.SUFFIX}; name a case file or a folder that does")
+            files += inside
+        elif path.exists():
+            files.append(path)
+        else:
+            raise click.UsageError(f"{path}: does not exist; name a case file or a folder of *{cases.SUFFIX}")
+    return list(dict.fromkeys(files))
+
+
+def _replay_code(replays: Sequence[Replay]) -> int:
+    if any(replay.case is None for replay in replays):
+        return USAGE
+    if any(not replay.expected and replay.status is not ReplayStatus.ERRORED for replay in replays):
+        return FINDINGS
+    ran = any(replay.outcome is not None for replay in replays)
+    return AGREE if ran and all(replay.expected for replay in replays) else MISSING
+
+
+@difftest.command(name="oracles")
+def oracles_command() -> None:
+    """List the installed oracles: whether each can run here, and the roundings it declares."""
+    import oracles
+
+    states: dict[str, tuple[str, str]] = {}
+    for name in oracles.names():
+        try:
+            oracle = oracles.get(name)
+            states[name] = oracles.missing_of(oracle) or "available", describe.numerics_line(oracle.numerics)
+        except Exception as error:  # a third party's oracle: whatever it raises is its row, not our end
+            states[name] = f"broken: {preflight.one_line(error)}", ""
+    if not states:
+        raise preflight.Missing("no oracle is installed; install difftest itself: pip install -e .")
+    width = max(map(len, states))
+    for name, (state, numerics) in states.items():
+        click.echo(f"{name:<{width}}  {state}")
+        if numerics:
+            click.echo(f"{'':<{width}}  numerics: {numerics}")

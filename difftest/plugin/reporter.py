@@ -1,0 +1,76 @@
+"""The header, the summary and the `--json` file of a pytest run, in the process that prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from difftest import describe
+from difftest.events import RunFinished
+from difftest.findings import Summary
+from difftest.jsonl import JsonLines
+from difftest.options import InvalidOption
+from difftest.plugin.session import session_of
+
+
+class Reporter:
+    """Joins the results of all items, whichever process ran them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Raises UsageError when the file of `--json` cannot be written."""
+        session = session_of(config)
+        assert session is not None  # the plugin registers this only where there is one
+        self._options = session.options
+        self._parts: list[Summary] = []
+        try:
+            self._lines = None if self._options.json is None else JsonLines(self._options.json)
+        except InvalidOption as error:
+            raise pytest.UsageError(str(error)) from None
+
+    def pytest_report_header(self) -> list[str]:
+        return describe.header_lines(self._options)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        text = getattr(report, "difftest", None)
+        if text is None:
+            return
+        result = json.loads(text)
+        self._parts.append(Summary.from_json(result["summary"]))
+        if self._lines is not None:
+            for event in result["events"]:
+                self._lines.write(event)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._lines is not None:
+            with self._lines as lines:
+                lines(RunFinished(summary=self._summary))
+        if self._idle and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._parts:
+            return
+        terminalreporter.section("difftest")
+        summary, options = self._summary, self._options
+        lines = [line for finding in summary.findings for line in describe.short_finding_lines(finding, options)]
+        drawn = summary.scenarios or summary.missing
+        lines += describe.summary_lines(summary, options) if drawn else describe.ledger_lines(summary)
+        wrong = list(self._idle)
+        if self._lines is not None and self._lines.error is not None:
+            wrong.append(self._lines.error)
+        for line in lines:
+            terminalreporter.line(line)
+        for line in wrong:
+            terminalreporter.line(line, red=True)
+
+    @property
+    def _summary(self) -> Summary:
+        """All parts joined. seconds: 0, since they ran beside each other."""
+        return dataclasses.replace(sum(self._parts, Summary()), seconds=0.0)
+
+    @property
+    def _idle(self) -> list[str]:
+        """A run whose required oracles answered nothing is no success; not a word when nothing ran at all."""
+        return describe.idle_lines(self._summary, self._options.require) if self._summary.scenarios else []

@@ -1,0 +1,66 @@
+"""What must hold before a run starts, so that it does not fail at its end. No torch until an oracle is looked up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from difftest.options import InvalidOption, Options
+
+
+class Missing(RuntimeError):
+    """Something that the run needs is not on this machine. The message is one line with the command that brings it."""
+
+
+def check(options: Options) -> None:
+    """Look up every oracle and the folder of cases. Raises `InvalidOption` or `Missing`."""
+    check_cases(options.cases)
+    check_oracle("--reference", options.reference)
+    for spec in options.candidates:
+        check_oracle("--candidate", spec)
+    check_required(options.require)
+
+
+def check_cases(folder: Path) -> None:
+    """Raises `InvalidOption` unless case files can be written into `folder`, which need not exist yet."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise InvalidOption(f"--cases {folder}: {nearest} is not a folder; name one that can be written")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InvalidOption(
+            f"--cases {folder}: {nearest} cannot be written; name a folder that can, or change its mode"
+        )
+
+
+def check_oracle(flag: str, spec: str) -> None:
+    """Raises `InvalidOption` unless `spec` names an oracle that can be made and asked."""
+    import oracles
+
+    try:
+        missing(spec)
+    except oracles.OracleNotFound as error:
+        raise InvalidOption(f"{flag}: {one_line(error)}") from None
+    except (Exception, SystemExit) as error:  # the oracle's own code; whatever it raises, the user gets one line
+        raise InvalidOption(f"{flag}: oracle {spec!r} fails: {type(error).__name__}: {one_line(error)}") from None
+
+
+def check_required(specs: Iterable[str]) -> None:
+    """Raises `Missing` unless each of the oracles can run here."""
+    for spec in specs:
+        check_oracle("--require", spec)
+        reason = missing(spec)
+        if reason is not None:
+            raise Missing(f"--require {spec}: {reason}")
+
+
+def missing(spec: str) -> str | None:
+    """What the machine lacks to run the oracle; None when it can."""
+    import oracles
+
+    return oracles.missing_of(oracles.get(spec))
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an exception, its line breaks made blanks."""
+    return " ".join(str(error).split()) or type(error).__name__

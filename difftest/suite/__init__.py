@@ -1,0 +1,1 @@
+"""The product suite: what `pytest difftest` runs against kernels."""
