@@ -1,4 +1,4 @@
-"""A scenario before its choices are cut to each other."""
+"""A scenario before its choices are fitted together."""
 
 from __future__ import annotations
 

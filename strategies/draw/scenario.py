@@ -20,12 +20,12 @@ from strategies.draw.weighted import restricted
 from strategies.profile import PROFILES
 from strategies.scenario import OutputDtype, Precision, Scenario
 
-_EVERYTHING = Capability()
+_DEFAULT = Capability()
 _SEEDS = st.integers(0, 2**16 - 1)
 """Enough for a campaign, and few enough that a shrinker is soon done with one."""
 
 
-def scenarios(capability: Capability = _EVERYTHING, *, profile: str = "default") -> SearchStrategy[Scenario]:
+def scenarios(capability: Capability = _DEFAULT, *, profile: str = "default") -> SearchStrategy[Scenario]:
     """Scenarios that `capability` promises: `capability.objection` of each is None.
 
     profile: how large they are, a name in `PROFILES`. Each is a plain base (sizes, and content by rule and seed) with

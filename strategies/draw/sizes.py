@@ -15,9 +15,9 @@ from strategies.scenario import Parallel, Shape
 
 _TOKEN_TILES = (8, 16, 32, 64, 128)
 _WIDTH_TILES = (64, 128, 256, 512)
-_EP_SIZES = ((1, 6), (2, 5), (3, 1), (4, 4), (8, 3), (16, 1), (32, 1))
-_RANKS = ((0, 16), (1, 16), *((rank, 3) for rank in range(2, 8)), *((rank, 1) for rank in range(8, 32)))
-_TOP_K = ((1, 4), (2, 5), (3, 1), (4, 4), (5, 1), (6, 2), (8, 3), (16, 1))
+_EP_SIZES = ((1, 16), (2, 3), (3, 1), (4, 2), (8, 2), (16, 1), (32, 1))
+_RANKS = ((0, 14), (1, 6), (2, 2), (3, 2), *((rank, 1) for rank in (4, 5, 6, 7, 8, 15, 16, 31)))
+_TOP_K = ((1, 5), (2, 6), (3, 1), (4, 4), (5, 1), (6, 1), (8, 2), (16, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizesDraft:
-    """Sizes before they are cut to each other. A free shape's are drawn also where a model's take their place."""
+    """Sizes before they are fitted together. A free shape's are drawn also where a model's take their place."""
 
     base: Base
     tokens: int
@@ -45,24 +45,29 @@ class SizesDraft:
     def fit(self, capability: Capability, moe_tp_size: int) -> Sizes:
         """Sizes that agree and that `capability` accepts, I being sharded over `moe_tp_size` ranks."""
         hidden, intermediate_local = self.hidden, self.intermediate_local
-        ep_size, experts_local, top_k = self.ep_size, self.experts_local, self.top_k
+        experts_local, top_k = self.experts_local, self.top_k
+        served: tuple[int, ...] = tuple(size for size, _ in _EP_SIZES)
         model = self.base.model
         if model is not None:
             whole = model.small_shape() if self.base.small else model.shape()
             hidden = _round_up(whole.hidden, capability.hidden_multiple)
             share = -(-whole.intermediate // moe_tp_size)
             intermediate_local = _round_up(share, capability.intermediate_multiple)
-            served = next((size for size in model.ep_sizes if size >= ep_size), model.ep_sizes[-1])
-            experts_local, top_k = model.experts // served, model.top_k
-            ep_size = served if capability.expert_parallel else 1
-        experts = experts_local * ep_size
+            served, top_k = model.ep_sizes, model.top_k
+        ranks = max(self.ep_size, self.ep_rank + 1)
+        ep_size = next((size for size in served if size >= ranks), served[-1])
+        if model is not None:
+            experts_local = model.experts // ep_size
+        if not capability.expert_parallel:
+            ep_size = 1
+        experts = max(experts_local, -(-top_k // ep_size)) * ep_size
         return Sizes(
             shape=Shape(
                 tokens=self.tokens,
                 hidden=hidden,
                 intermediate=intermediate_local * moe_tp_size,
                 experts=experts,
-                top_k=min(top_k, experts),
+                top_k=top_k,
             ),
             parallel=Parallel(ep_size=ep_size, ep_rank=min(self.ep_rank, ep_size - 1)),
             intermediate_local=intermediate_local,
