@@ -30,12 +30,18 @@ Key = tuple[Any, ...]
 _EDIT_KINDS = (MaskSlot, MaskRow, DuplicateSlot, AssignExpert, SetWeight)
 """Simplest first. A duplicate says what it is about at any size, an assigned id only in its own table."""
 
+_CHOICES = frozenset({"activation", "precision", "output_dtype", "biases", "routing_rule", "values_rule", "mode"})
+"""Departures that are one of a list: another one is another departure."""
+
+_REPEATS = "repeats"
+"""No departure: they only make a race seen."""
+
 
 def complexity(scenario: Scenario) -> Key:
     """A sort key. Compared in this order, each smaller first:
 
     1. edits, counted; 2. departures: fields of activation, precision, layer, rules, values and execution that are not
-    at their default; 3. ranks ep_size, experts E, top_k K, tokens M, hidden H, intermediate I; 4. ep_rank;
+    at their default; 3. sizes: ep_size, experts E, top_k K, tokens M, hidden H, intermediate I; 4. ep_rank;
     5. how far the departing fields are from their default; 6. what the edits say; 7. seeds; 8. the JSON form, which
     decides between any that are left.
     """
@@ -52,13 +58,6 @@ def complexity(scenario: Scenario) -> Key:
         (routing.seed, values.seed),
         json.dumps(scenario.to_json(), sort_keys=True),
     )
-
-
-_CHOICES = frozenset({"activation", "precision", "output_dtype", "biases", "routing_rule", "values_rule", "mode"})
-
-
-_REPEATS = "repeats"
-"""No departure: they only make a race seen."""
 
 
 def _position(value: object, literal: Any) -> int:
