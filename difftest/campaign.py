@@ -97,7 +97,9 @@ def _campaign(
         except JournalError as error:
             emit(events.JournalLost(error=str(error)))
             journal = None
-        campaign = _Campaign(options, emit, claims, cases.paths(options.cases) if known is None else known, journal)
+        if known is None:
+            known = cases.known(options.cases, options.candidates)
+        campaign = _Campaign(options, emit, claims, known, journal)
         for judge in campaign.judges.values():
             stack.callback(judge.close)
         yield campaign

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,8 @@ FORMAT_VERSION = 1
 """Version of the file's form. A reader refuses any other one."""
 
 SUFFIX = ".case.json"
+SHIPPED = Path(__file__).parent / "suite" / "cases"
+"""The ledger of the oracles that come with difftest."""
 
 
 class InvalidCase(ValueError):
@@ -78,7 +80,7 @@ class Case:
 
     outcome: of the smallest scenario; a replay runs this one. worst: the outcome with the largest error seen, of the
     same bucket. environment: where `outcome` was seen. found: None for a case that no campaign drew. upstream: link
-    to the report of an open case.
+    to the report of an open case. explanation: what the mistake is, in the words of whoever looked into it.
     Raises `InvalidCase` when the parts do not fit together.
     """
 
@@ -88,6 +90,7 @@ class Case:
     applies_to: AppliesTo = AppliesTo()
     status: Status = Status.OPEN
     upstream: str | None = None
+    explanation: str | None = None
     found: Found | None = None
 
     def __post_init__(self) -> None:
@@ -120,8 +123,9 @@ class Case:
     def to_json(self) -> dict[str, Any]:
         """The content of the file. `bucket` is there for people and for search; a reader checks that it is right."""
         data: dict[str, Any] = {"version": FORMAT_VERSION, "bucket": str(self.bucket), "status": str(self.status)}
-        if self.upstream is not None:
-            data["upstream"] = self.upstream
+        for name in ("upstream", "explanation"):
+            if getattr(self, name) is not None:
+                data[name] = getattr(self, name)
         data["applies_to"] = {"packages": dict(self.applies_to.packages), "arch": list(self.applies_to.arch)}
         data["outcome"] = self.outcome.to_json()
         data["worst"] = self.worst.to_json()
@@ -140,7 +144,7 @@ class Case:
         if type(version) is not int or version != FORMAT_VERSION:
             raise InvalidCase(f"version = {version!r}: must be {FORMAT_VERSION}")
         required = ("bucket", "status", "outcome", "worst", "environment")
-        _fields("", top, required, ("version", "upstream", "applies_to", "found"))
+        _fields("", top, required, ("version", "upstream", "explanation", "applies_to", "found"))
         case = cls(
             outcome=_outcome("outcome", top["outcome"]),
             worst=_outcome("worst", top["worst"]),
@@ -148,6 +152,7 @@ class Case:
             applies_to=_applies_to(top.get("applies_to", {})),
             status=Status(_choice("status", top["status"], [str(status) for status in Status])),
             upstream=_string("upstream", top["upstream"]) if "upstream" in top else None,
+            explanation=_string("explanation", top["explanation"]) if "explanation" in top else None,
             found=_found(top["found"]) if "found" in top else None,
         )
         if top["bucket"] != str(case.bucket):
@@ -176,6 +181,11 @@ def load(path: Path) -> Case:
 def paths(folder: Path) -> list[Path]:
     """The case files in `folder`, sorted by name; none when there is no such folder."""
     return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def known(folder: Path, candidates: Container[str]) -> list[Path]:
+    """The ledger of a campaign: the shipped cases about its candidates, and all in `folder`."""
+    return [path for path in paths(SHIPPED) if load(path).candidate in candidates] + paths(folder)
 
 
 def new_path(folder: Path, case: Case) -> Path:

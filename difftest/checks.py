@@ -219,7 +219,7 @@ def _poison(subject: Subject) -> Breach | None:
 
     def ask(fill: int) -> torch.Tensor:
         with poisoned(fill, subject.problem):
-            return subject.ask(subject.problem)
+            return subject.ask(variants.with_poison(subject.problem, fill))
 
     first = subject.with_output(ask(byte))
     breach = first.same_arithmetic(ask(byte ^ 0xFF))

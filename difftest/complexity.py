@@ -33,6 +33,8 @@ _EDIT_KINDS = (MaskSlot, MaskRow, DuplicateSlot, AssignExpert, SetWeight)
 _CHOICES = frozenset({"activation", "precision", "output_dtype", "biases", "routing_rule", "values_rule", "mode"})
 """Departures that are one of a list: another one is another departure."""
 
+_NAN_BYTE = 0xFF  # E8M0
+
 _REPEATS = "repeats"
 """No departure: they only make a race seen."""
 
@@ -144,8 +146,13 @@ def _sizes(scenario: Scenario) -> tuple[int, ...]:
 
 
 def _edit_kinds(scenario: Scenario) -> set[tuple[object, ...]]:
-    """What kinds of edits it has: a masked row counts as masked slots, a value by its tensor and class."""
+    """What kinds of edits it has: a masked row counts as masked slots, a value by its tensor and class, a scale byte
+    0xFF (NaN) as one wherever it is, in the range of all bytes too."""
     kinds: set[tuple[object, ...]] = {
         (MaskSlot,) if isinstance(edit, MaskRow) else (type(edit),) for edit in scenario.routing.edits
     }
-    return kinds | {(edit.tensor, edit.value in ("nan", "inf", "-inf")) for edit in scenario.values.edits}
+    kinds |= {
+        (_NAN_BYTE,) if edit.value == _NAN_BYTE else (edit.tensor, edit.value in ("nan", "inf", "-inf"))
+        for edit in scenario.values.edits
+    }
+    return kinds | ({(_NAN_BYTE,)} if scenario.values.scale_high == _NAN_BYTE else set())

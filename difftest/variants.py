@@ -133,6 +133,12 @@ def with_weights(problem: Problem, where: torch.Tensor, weight: float) -> Proble
     return replace(problem, scenario=_edited(problem.scenario, routing=edits), topk_weights=weights)
 
 
+def with_poison(problem: Problem, byte: int) -> Problem:
+    """The byte that an oracle which fills its own memory fills it with."""
+    execution = replace(problem.scenario.execution, poison=byte)
+    return replace(problem, scenario=replace(problem.scenario, execution=execution))
+
+
 def with_plain_rows(problem: Problem, where: torch.Tensor) -> Problem:
     """The rows `where`, bool [M], made ordinary: 1 throughout x, and 0.5 for a router weight that is not finite.
 

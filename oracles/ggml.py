@@ -41,6 +41,7 @@ class Ggml:
     """
 
     name = "ggml"
+    packages = ("ggml-python",)
     capability = Capability(output_dtypes=frozenset({"bfloat16", "float16"}))
 
     def __init__(self) -> None:

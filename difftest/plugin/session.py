@@ -31,8 +31,8 @@ def dest(name: str) -> str:
 class Session:
     """A run that concerns difftest.
 
-    options: as given, with the base seed. known: the case files in the folder of `--cases` when the run began; a case
-    that a shard saves later is not a test of the same run. claims: a folder that all processes of the run share, see
+    options: as given, with the base seed. known: the ledger's case files when the run began; a case that a shard saves
+    later is not a test of the same run. claims: a folder that all processes of the run share, see
     `difftest.claims`.
     """
 
@@ -67,7 +67,8 @@ class Session:
                 preflight.check(options)  # looks up the oracles, which imports torch: only where the user named one
         except (InvalidOption, preflight.Missing) as error:
             raise pytest.UsageError(str(error)) from None
-        return cls(options, cases.paths(options.cases), Path(tempfile.mkdtemp(prefix="difftest-")))
+        known = cases.known(options.cases, options.candidates)
+        return cls(options, known, Path(tempfile.mkdtemp(prefix="difftest-")))
 
     @classmethod
     def _taken_over(cls, text: str | None) -> Session | None:

@@ -19,6 +19,7 @@ from strategies import Scenario, Shape
 KINDS = {
     "plain": case(),
     "fixed": case(status=Status.FIXED, upstream="https://example.org/issues/1"),
+    "explained": case(explanation="the second slot is lost"),
     "by hand": case(found=None),
     "elsewhere": case(applies_to=AppliesTo(packages={"kernels": ">=1.2,<2"}, arch=("x86_64", "aarch64"))),
     "worst elsewhere": case(worst=diverges(Scenario(shape=Shape(tokens=99)), error=math.nan)),
@@ -107,6 +108,7 @@ DAMAGED = {
     edited(status="closed"): "status = 'closed': must be one of open, fixed",
     edited(status=["open"]): "status = ['open']: must be one of open, fixed",
     edited(upstream=7): "upstream = 7: must be a string",
+    edited(explanation=7): "explanation = 7: must be a string",
     edited(comment="hm"): "comment = 'hm': must be left out; the fields are applies_to, bucket, environment",
     edited(applies_to__arch="x86_64"): "applies_to.arch = 'x86_64': must be a list of strings",
     edited(applies_to__packages={"kernels": "new"}): "applies_to.packages.kernels = 'new': must be a version specifier",
@@ -219,3 +221,13 @@ def test_the_fingerprint_of_this_process():
     assert here.arch == platform.machine()
     assert here.packages == {"difftest": here.difftest}
     assert dataclasses.replace(case(), environment=here).to_json()["environment"]["radius_model"] >= 1
+
+
+def test_the_shipped_ledger_is_that_of_the_candidates(tmp_path: Path) -> None:
+    cases.save(case(), tmp_path / f"mine{cases.SUFFIX}")
+    shipped = {path: cases.load(path) for path in cases.paths(cases.SHIPPED)}
+    assert all(saved.explanation and saved.status is Status.OPEN for saved in shipped.values())
+    assert {saved.candidate for saved in shipped.values()} == {"ggml", "ggml-repacked"}
+    for names in ((), ("ggml",), ("ggml", "ggml-repacked")):
+        expected = [path for path, saved in shipped.items() if saved.candidate in names]
+        assert cases.known(tmp_path, names) == [*expected, tmp_path / f"mine{cases.SUFFIX}"]

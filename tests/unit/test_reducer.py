@@ -56,7 +56,7 @@ LARGE = Scenario(
         scale_high=140,
         edits=(
             ValueEdit(tensor="hidden_states", index=(32, 383), value="inf"),
-            ValueEdit(tensor="w13_scale", index=(11, 300, 11), value=255),
+            ValueEdit(tensor="w13_scale", index=(11, 300, 11), value=254),
             ValueEdit(tensor="w2_scale", index=(0, 383, 7), value=0),
         ),
     ),
@@ -271,3 +271,14 @@ def test_edits_are_fitted_when_the_shape_shrinks():
 def test_what_is_not_a_valid_scenario_is_not_yielded():
     assert list(changed(LARGE, shape={"experts": 13})) == []
     assert list(changed(LARGE, values={"scale_low": 141})) == []
+
+
+def test_a_scale_byte_that_is_nan_is_one_departure_wherever_it_is() -> None:
+    def edited(tensor: str, byte: int) -> Scenario:
+        return Scenario(values=Values(edits=(ValueEdit(tensor=tensor, index=(0, 0, 0), value=byte),)))  # type: ignore[arg-type]
+
+    small = edited("w2_scale", 255)
+    assert covers(small, edited("w13_scale", 255))
+    assert covers(small, Scenario(values=Values(scale_low=100, scale_high=255)))
+    assert not covers(small, edited("w2_scale", 254))
+    assert not covers(edited("w2_scale", 254), edited("w13_scale", 254))
