@@ -101,5 +101,5 @@ def _permuted_bits(words: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """uint8 [..., 2, 2], four bytes a word, with its bits reordered."""
     shifts = torch.arange(8, dtype=torch.uint8, device=words.device)
     bits = ((words.unsqueeze(-1) >> shifts) & 1).flatten(-3)
-    moved = bits[..., torch.tensor(order, device=words.device)].unflatten(-1, (2, 2, 8))
+    moved = bits[..., torch.tensor(order, device=words.device)].view(*words.shape, 8)
     return (moved << shifts).sum(-1, dtype=torch.uint8)

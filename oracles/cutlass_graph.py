@@ -1,0 +1,75 @@
+"""FlashInfer's `cutlass_fused_moe`, captured once in a CUDA graph and replayed with changed contents."""
+
+from __future__ import annotations
+
+import torch
+
+from oracles.cutlass import Adapter, Cutlass, Prepared
+from oracles.problem import Problem
+
+
+class CutlassGraph(Adapter):
+    """Oracle "cutlass-graph". Its arguments are those of `Adapter`.
+
+    The graph is captured after a warm-up, as serving does, on contents that are nobody's: x = 0 and every slot masked.
+    A replay reads x, ids and router weights that were written to the captured tensors since. `eager`: the same call
+    without a graph, which every replay must equal to the bit.
+    """
+
+    name = "cutlass-graph"
+    eager = Cutlass()
+    _mode = "graph"
+
+    def prepare(self, problem: Problem) -> Captured:
+        return Captured(self.prepare_call(problem))
+
+    def __call__(self, prepared: Captured) -> torch.Tensor:
+        return self.replay(prepared, prepared.problem)
+
+    def replay(self, prepared: Captured, problem: Problem) -> torch.Tensor:
+        """The answer to `problem`, which shares sizes, weights and activation with the one prepared."""
+        prepared.write(problem)
+        prepared.replay()
+        return prepared.output.to(problem.hidden_states.device, copy=True)
+
+
+class Captured:
+    """A graph of one call, captured when it is first needed, and the tensors that it reads and writes."""
+
+    def __init__(self, call: Prepared) -> None:
+        self.problem = call.problem
+        self.output = call.output
+        self._call = call
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def write(self, problem: Problem) -> None:
+        """Change what the next replay reads. Captures the graph first when that was not done yet."""
+        if self._graph is None:
+            self._graph = self._capture()
+        arguments = self._call.arguments
+        arguments["input"].copy_(problem.hidden_states)
+        arguments["token_selected_experts"].copy_(problem.topk_ids)
+        arguments["token_final_scales"].copy_(problem.router_weights)
+
+    def replay(self) -> None:
+        """Poison output and workspace, which is no part of the graph, and replay."""
+        assert self._graph is not None  # `write` captured it
+        self._call.poison()
+        self._graph.replay()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        arguments = self._call.arguments
+        arguments["input"].zero_()
+        arguments["token_selected_experts"].fill_(-1)
+        arguments["token_final_scales"].zero_()
+        with torch.cuda.device(self.output.device):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._call.poison()
+                self._call.launch(self.output)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._call.launch(self.output)
+        return graph
