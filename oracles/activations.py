@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import torch
 
-from oracles.ball import Ball, from_ends, settle
+from oracles import kinds
+from oracles.ball import Ball, finite_kinds, from_ends, is_set
 from oracles.enclosure import ANY, FINITE, NAN, NEG_INF, POS_INF
 from oracles.numerics import Transcendental
 from oracles.problem import ActivationParams
@@ -20,6 +21,8 @@ from oracles.problem import ActivationParams
 _U = 2.0**-24
 _ULP = 2.0**-23  # of a float32 relative to its value, at most
 _TINY = 2.0**-126
+_SMALLEST = 2.0**-149
+_HUGE = 2.0**800  # in place of an infinity: over any beta, times any alpha it is still finite
 
 Interval = tuple[torch.Tensor, torch.Tensor]
 
@@ -32,35 +35,56 @@ def apply(params: ActivationParams, experts: torch.Tensor, gate: Ball, up: Ball,
         return vector[experts].double()[:, None, None]
 
     function: Callable[[Interval, Interval, Transcendental | None], Interval]
-    unlimited = False
+    rule: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     match params.kind:
         case "swiglu":
-            function = _swiglu
+            function, rule = _swiglu, _swiglu_kinds
         case "swiglu_oai":
             alpha, beta, limit = parameter(params.alpha), parameter(params.beta), parameter(params.limit)
-            unlimited = bool(limit.isinf().any())
             function = functools.partial(_swiglu_oai, alpha=alpha, beta=beta, limit=limit)
+            rule = functools.partial(_swiglu_oai_kinds, alpha=alpha, limit=limit)
             if accuracy.clamp_nan == "limit":
-                gate, up = _limit_instead_of_nan(gate, limit), _limit_instead_of_nan(up, limit)
+                gate, up = _limited(gate, limit, both=False), _limited(up, limit, both=True)
         case "situ":
             beta, linear = parameter(params.beta), parameter(params.linear_beta)
-            function = functools.partial(_situ, beta=beta, linear_beta=linear)
+            function, rule = functools.partial(_situ, beta=beta, linear_beta=linear), _situ_kinds
         case _:
             raise ValueError(f"activation.kind = {params.kind!r}: must be one of swiglu, swiglu_oai, situ")
-    low, high = function(gate.ends, up.ends, accuracy)
-    center, _ = function((gate.center, gate.center), (up.center, up.center), None)
-    return settle(from_ends(center, low, high, _kinds(params.kind, unlimited, gate, up)))
+    out = None
+    if gate.kinds is not None or up.kinds is not None:
+        g = finite_kinds(gate.center) if gate.kinds is None else gate.kinds
+        u = finite_kinds(up.center) if up.kinds is None else up.kinds
+        out = rule(g, u)
+    gate_center, gate_ends = _opened(gate, flush_to_zero=accuracy.flush_to_zero)
+    up_center, up_ends = _opened(up, flush_to_zero=accuracy.flush_to_zero)
+    low, high = function(gate_ends, up_ends, accuracy)
+    center, _ = function((gate_center, gate_center), (up_center, up_center), None)
+    return from_ends(center, low, high, out)
 
 
-def _limit_instead_of_nan(x: Ball, limit: torch.Tensor) -> Ball:
-    """fminf(NaN, limit) = limit: what a CUDA kernel's clamp makes of a NaN."""
+def _opened(x: Ball, *, flush_to_zero: bool) -> tuple[torch.Tensor, Interval]:
+    """(center, ends [3, ...]) without an infinity: one is a number too large to matter, and where the value may be
+    finite or not the ends are that far apart. flush_to_zero: a subnormal argument may be read as 0."""
+    center = x.center.clamp(-_HUGE, _HUGE)
+    radius = x.radius if x.kinds is None else torch.where(is_set(x.kinds), _HUGE, x.radius)
+    low, high = center - radius, center + radius
+    if flush_to_zero:
+        low = torch.where((low > 0) & (low < _TINY), 0.0, low)
+        high = torch.where((high < 0) & (high > -_TINY), 0.0, high)
+    return center, (low, high)
+
+
+def _limited(x: Ball, limit: torch.Tensor, *, both: bool) -> Ball:
+    """fminf(NaN, limit) = limit: what a CUDA kernel's clamp makes of a NaN. A clamp to +-limit gives one of `both`,
+    which one depends on the order of its fminf and fmaxf."""
     if x.kinds is None:
         return x
-    limit_kind = torch.where(limit.isinf(), POS_INF, FINITE)
-    lost = x.kinds == NAN
-    possible = (x.kinds & NAN) != 0
-    kinds = torch.where(possible, (x.kinds & ~NAN) | limit_kind, x.kinds).to(torch.uint8)
-    return Ball(center=torch.where(lost, limit, x.center), radius=torch.where(lost, 0.0, x.radius), kinds=kinds)
+    nan = torch.where(limit.isinf(), POS_INF | NEG_INF if both else POS_INF, FINITE)
+    out = torch.where((x.kinds & NAN) != 0, (x.kinds & ~NAN) | nan, x.kinds).to(torch.uint8)
+    lost, unknown = x.kinds == NAN, is_set(x.kinds)
+    center = torch.where(lost, 0.0 if both else limit, x.center)
+    radius = torch.where(lost, limit.clamp(max=_HUGE) if both else 0.0, torch.where(unknown, _HUGE, x.radius))
+    return Ball(center=center, radius=radius, kinds=out)
 
 
 def _swiglu(gate: Interval, up: Interval, accuracy: Transcendental | None) -> Interval:
@@ -90,8 +114,8 @@ def _situ(
     beta: torch.Tensor,
     linear_beta: torch.Tensor,
 ) -> Interval:
-    capped = _times(_tanh(_scaled(gate, 1 / beta), accuracy), _sigmoid(gate, 0, accuracy), accuracy)
-    linear = _widen(_scaled(_tanh(_scaled(up, 1 / linear_beta), accuracy), linear_beta), accuracy)
+    capped = _times(_tanh(gate, beta, accuracy), _sigmoid(gate, 0, accuracy), accuracy)
+    linear = _widen(_scaled(_tanh(up, linear_beta, accuracy), linear_beta), accuracy)
     return _times(_widen(_scaled(capped, beta), accuracy), linear, accuracy)
 
 
@@ -106,7 +130,7 @@ def _sigmoid(x: Interval, argument_roundings: int, accuracy: Transcendental | No
         return low, high
     low = low * (1 - _sigmoid_error(x[0], low, argument_roundings, accuracy))
     high = high * (1 + _sigmoid_error(x[1], high, argument_roundings, accuracy))
-    return torch.where(x[0] < -87, 0.0, low), high
+    return torch.where(x[0] < -87, 0.0, low), torch.where(x[1] < -87, high + _quantum(accuracy), high)
 
 
 def _sigmoid_error(
@@ -115,23 +139,26 @@ def _sigmoid_error(
     size = x.abs().clamp(max=200.0)
     ulps = 2 + (1.173 * size).floor() if accuracy.exp == "fast" else torch.full_like(x, accuracy.exp_ulps)
     exp_error = ulps * _ULP + argument_roundings * size * _U
-    return (1 - value) * exp_error + _U + (2 * _ULP if accuracy.divide == "fast" else _U)
+    error = (1 - value) * exp_error + _U + _division(accuracy)
+    return error * (1 + 2 * error)  # the products of these errors, and 1 / (1 - e) < 1 + e + 2 e^2
 
 
-def _tanh(x: Interval, accuracy: Transcendental | None) -> Interval:
-    """tanh of an argument that was divided once: its relative error carries over at most once (z sech^2 <= tanh)."""
-    low, high = torch.tanh(x[0]), torch.tanh(x[1])
+def _division(accuracy: Transcendental) -> float:
+    """Relative error of one division."""
+    return 2 * _ULP if accuracy.divide == "fast" else _U
+
+
+def _tanh(x: Interval, beta: torch.Tensor, accuracy: Transcendental | None) -> Interval:
+    """tanh(x / beta)."""
+    z = _scaled(x, 1 / beta)
     if accuracy is None:
-        return low, high
-    divided = 2 * _ULP if accuracy.divide == "fast" else _U
+        return torch.tanh(z[0]), torch.tanh(z[1])
+    z = _widen(z, accuracy, relative=_division(accuracy))
     if accuracy.tanh == "precise":
-        relative = accuracy.tanh_ulps * _ULP + divided
-        low, high = low - low.abs() * relative, high + high.abs() * relative
-    else:  # 2 sigmoid(2 z) - 1: the error of the sigmoid is absolute here; 2 z carries the division's
-        roundings = round(divided / _U)
-        doubled = _sigmoid((2 * x[0], 2 * x[1]), roundings, accuracy)
-        low, high = 2 * doubled[0] - 1 - _U, 2 * doubled[1] - 1 + _U
-    return low.clamp(min=-1 - 4 * _U), high.clamp(max=1 + 4 * _U)
+        return _widen((torch.tanh(z[0]), torch.tanh(z[1])), accuracy, relative=accuracy.tanh_ulps * _ULP)
+    # 2 sigmoid(2 z) - 1: the error of the sigmoid is absolute here, and so is the last rounding.
+    low, high = _sigmoid((2 * z[0], 2 * z[1]), 0, accuracy)
+    return 2 * low - 1 - _U, 2 * high - 1 + _U
 
 
 def _scaled(x: Interval, factor: torch.Tensor) -> Interval:
@@ -150,82 +177,59 @@ def _times(a: Interval, b: Interval, accuracy: Transcendental | None) -> Interva
     return _widen((low, high), accuracy)
 
 
-def _widen(x: Interval, accuracy: Transcendental | None) -> Interval:
-    """One float32 rounding. A result that may be subnormal has an absolute error, or is flushed; an exact 0 stays."""
+def _quantum(accuracy: Transcendental) -> float:
+    """How far a result below the smallest normal number may be off: all of it, or the ulp of any one operation."""
+    return _TINY if accuracy.flush_to_zero else _SMALLEST * max(2.0, accuracy.exp_ulps, accuracy.tanh_ulps)
+
+
+def _widen(x: Interval, accuracy: Transcendental | None, relative: float = _U) -> Interval:
+    """One float32 result. One that may be subnormal has an absolute error, or is flushed; an exact 0 stays."""
     if accuracy is None:
         return x
     low, high = x
-    quantum = _TINY if accuracy.flush_to_zero else 2.0**-149
     near = ((low < _TINY) & (high > -_TINY)) & ((low != 0) | (high != 0))
-    floor = torch.where(near, quantum, 0.0)
-    return low - low.abs() * _U - floor, high + high.abs() * _U + floor
+    floor = torch.where(near, _quantum(accuracy), 0.0)
+    return low - low.abs() * relative - floor, high + high.abs() * relative + floor
 
 
 # --- what may come out where an argument is not finite ---------------------------------------------------------------
 
 
-def _multiply(a: int, b: int) -> int:
-    """Kinds of a product, for one bit each; a finite factor may be 0 or of either sign."""
-    if NAN in (a, b):
-        return NAN
-    if a == b == FINITE:
-        return FINITE
-    if FINITE in (a, b):
-        return ANY & ~FINITE
-    return POS_INF if a == b else NEG_INF
+def _silu(gate: int) -> int:
+    """-inf times the sigmoid's 0 is NaN, or 0 where a kernel guards against it: either."""
+    return NAN | FINITE if gate == NEG_INF else gate
 
 
-def _add(a: int, b: int) -> int:
-    if NAN in (a, b) or {a, b} == {POS_INF, NEG_INF}:
-        return NAN
-    return a if b == FINITE else b
+def _silu_times(gate: int, up: int) -> int:
+    return kinds.over_bits(kinds.product_of, _silu(gate), up)
 
 
-def _activate(kind: str, unlimited: bool, gate: int, up: int) -> int:
-    """Kinds of act(gate, up), for one bit each. -inf times the sigmoid's 0 is NaN, or 0 where g / (1 + exp(-g)) is
-    guarded: either."""
-    if NAN in (gate, up):
-        return NAN
-    if kind == "situ":
-        return FINITE  # tanh and sigmoid are bounded
-    if kind == "swiglu_oai" and not unlimited:
-        return NAN | FINITE if gate == NEG_INF else FINITE
-    swish = NAN | FINITE if gate == NEG_INF else gate
-    return _over_bits(_multiply, swish, up)
+def _limited_silu_times(gate: int, up: int) -> int:
+    """With gate and up clamped: finite but for a NaN, and for a gate of -inf."""
+    return NAN if NAN in (gate, up) else _silu(gate) if gate == NEG_INF else FINITE
 
 
-def _over_bits(function: Callable[[int, int], int], a: int, b: int) -> int:
-    """The union of `function` over the bits of two sets."""
-    bits = (FINITE, POS_INF, NEG_INF, NAN)
-    return functools.reduce(int.__or__, (function(x, y) for x in bits if a & x for y in bits if b & y), 0)
+def _any_if_infinite(gate: int, up: int) -> int:
+    """For alpha <= 0: the sigmoid of an infinite gate is then 0, 1 or NaN."""
+    return NAN if NAN in (gate, up) else FINITE if gate == up == FINITE else ANY
 
 
-@functools.cache
-def _table(function: Callable[[int, int], int], device: torch.device) -> torch.Tensor:
-    """uint8 [16, 16]: `function` on sets."""
-    rows = [[_over_bits(function, a, b) for b in range(16)] for a in range(16)]
-    return torch.tensor(rows, dtype=torch.uint8, device=device)
+def _capped_times(gate: int, up: int) -> int:
+    """tanh and sigmoid are bounded."""
+    return NAN if NAN in (gate, up) else FINITE
 
 
-@functools.cache
-def _activation_rule(kind: str, unlimited: bool) -> Callable[[int, int], int]:
-    return functools.partial(_activate, kind, unlimited)
+def _swiglu_kinds(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return kinds.combine(_silu_times, gate, up)
 
 
-def add_kinds(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """What a sum may be, of what its terms may be (uint8 sets)."""
-    return _table(_add, a.device)[a.long(), b.long()]
+def _situ_kinds(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return kinds.combine(_capped_times, gate, up)
 
 
-def multiply_kinds(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """What a product may be, of what its factors may be (uint8 sets)."""
-    return _table(_multiply, a.device)[a.long(), b.long()]
-
-
-def _kinds(kind: str, unlimited: bool, gate: Ball, up: Ball) -> torch.Tensor | None:
-    if gate.kinds is None and up.kinds is None:
-        return None
-    finite = torch.full(gate.center.shape, FINITE, dtype=torch.uint8, device=gate.center.device)
-    g = finite if gate.kinds is None else gate.kinds
-    u = finite if up.kinds is None else up.kinds
-    return _table(_activation_rule(kind, unlimited), g.device)[g.long(), u.long()]
+def _swiglu_oai_kinds(
+    gate: torch.Tensor, up: torch.Tensor, *, alpha: torch.Tensor, limit: torch.Tensor
+) -> torch.Tensor:
+    clamped, free = kinds.combine(_limited_silu_times, gate, up), kinds.combine(_silu_times, gate, up)
+    out = torch.where(limit.isinf(), free, clamped)
+    return torch.where(alpha > 0, out, kinds.combine(_any_if_infinite, gate, up))

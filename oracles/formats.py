@@ -6,6 +6,7 @@ straight to the target: by way of float32 it would round twice (1 + 2**-8 + 2**-
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import torch
@@ -47,20 +48,22 @@ def round_to(value: torch.Tensor, dtype: Literal["float32", "bfloat16", "float16
     """`value` (float64) rounded to nearest even in `dtype`, as float64. Keeps subnormals; overflow is infinity."""
     bits, min_exponent, largest = _FORMATS[dtype]
     rounded = _round(value, bits, min_exponent)
-    return torch.where(rounded.abs() > largest, torch.copysign(torch.full_like(value, torch.inf), value), rounded)
+    over = rounded.abs() > largest
+    return rounded.masked_fill_(over, torch.inf).copysign_(value) if bool(over.any()) else rounded
+
+
+_EXPONENT = 0x7FF << 52
 
 
 def _round(value: torch.Tensor, bits: int, min_exponent: int) -> torch.Tensor:
-    """Nearest even with `bits` significand bits and a fixed quantum below 2**min_exponent; no upper limit."""
-    drop = 53 - bits
-    raw = _bits(value)
-    odd = (raw >> drop) & 1
-    normal = ((raw + ((1 << (drop - 1)) - 1 + odd)) & ~((1 << drop) - 1)).view(torch.float64)
-    # Below the smallest normal the quantum is fixed: adding 1.5 * 2**52 quanta leaves no bit under one quantum.
-    magic = 1.5 * 2.0 ** (52 + min_exponent - bits + 1)
-    subnormal = torch.copysign((value + magic) - magic, value)
-    rounded = torch.where(value.abs() < 2.0**min_exponent, subnormal, normal)
-    return torch.where(torch.isfinite(value), rounded, value)
+    """Nearest even with `bits` significand bits and a fixed quantum below 2**min_exponent; no upper limit.
+
+    With q the last place of a value's binade, adding 1.5 * 2**52 q leaves no bit under q, and float64 rounds to
+    nearest even. Infinity and NaN come through; so do values from 2**900 on, unrounded or infinite.
+    """
+    binade = (_bits(value) & _EXPONENT).view(torch.float64).clamp_(2.0**min_exponent, 2.0**900)
+    magic = binade.mul_(1.5 * 2.0 ** (53 - bits))
+    return (value + magic).sub_(magic).copysign_(value)
 
 
 def unpack(packed: torch.Tensor) -> torch.Tensor:
@@ -122,7 +125,14 @@ def e4m3_encode(value: torch.Tensor) -> torch.Tensor:
 
 def mxfp4_dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """uint8 [..., K/2] and E8M0 bytes [..., K/32] -> float64 [..., K], exactly."""
-    return _scaled(e2m1_decode(unpack(packed)), scale)
+    values = _pairs(packed.device).index_select(0, packed.flatten().int())
+    return _scaled(values.view(*packed.shape[:-1], 2 * packed.shape[-1]), scale)
+
+
+@functools.cache
+def _pairs(device: torch.device) -> torch.Tensor:
+    """float64 [256, 2]: the two values of each byte."""
+    return e2m1_decode(unpack(torch.arange(256, dtype=torch.uint8, device=device)[:, None]))
 
 
 def mxfp4_quantize(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,12 +19,15 @@ class Accumulator:
     """How the products of one dot product are added.
 
     unit_roundoff: u of one addition. rounding: "nearest", or "truncate" (tensor cores; the error is then one-sided).
+    A unit that truncates aligns up to 32 products and the sum so far to the largest of them, and cuts there.
     exact_bits: products that are multiples of q and sum in magnitude below 2**exact_bits * q are added exactly.
     product_roundings: roundings, of `unit_roundoff` each, that a product passes before it is added (0 when products
     are exact: bfloat16 times E2M1 is).
     group: consecutive products added exactly before the first rounding (an integer dot product), else 1.
     lanes, splits: the declared families of orders that the sharp radius covers. `lanes` L: L interleaved partial
-    accumulators, group by group; `splits` S: K cut into S equal ranges that are added at the end. 1 is always in.
+    accumulators, group by group, that meet in a balanced tree (1: in order); groups that do not fill all lanes follow
+    in order. 2 lanes may also add each 32 columns from 0, and then add that sum (AMX). `splits` S: K cut into S equal
+    ranges, each added in order, and their sums in order.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal partial sum become 0.
     """
 
@@ -46,7 +49,8 @@ class Transcendental:
     functions: 2 + floor(|1.173 x|) ulp). divide: "precise" or "fast" (2 ulp, 0 for denominators above 2**126).
     tanh: "precise" (a libm, `tanh_ulps` ulp) or "two_sigmoid" (2 * sigmoid(2 z) - 1, an absolute quantum).
     clamp_nan: what min(NaN, limit) is: torch.clamp keeps the NaN, fminf gives the limit.
-    flush_to_zero: a subnormal result of any operation may become 0.
+    flush_to_zero: a subnormal operand may be read as 0, and a subnormal result of any operation become 0. That goes
+    for the bias and the final sum too, which are float32 arithmetic like this.
     """
 
     exp: Literal["precise", "fast"] = "precise"

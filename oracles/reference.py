@@ -1,4 +1,4 @@
-"""The reference: dequantise exactly, follow the declared recipe in float64, and carry the radius of what it leaves open.
+"""The reference: dequantise exactly, follow the declared recipe in float64, carry the radius of what that leaves open.
 
 The mathematics is told in docs/enclosures.md. One expert's dequantised weights are held at a time (several, when they
 are small).
@@ -11,15 +11,18 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles import activations, formats, quantizers
-from oracles.ball import Ball, Correlation, Weight, exact, kinds_of, lsb, matmul, rounded, settle
+from oracles import activations, formats, kinds, quantizers
+from oracles.accumulation import SMALLEST_NORMAL, Weight
+from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded
 from oracles.enclosure import ANY, FINITE, Enclosure
-from oracles.numerics import Float, Numerics
+from oracles.matmul import Correlation, Undecided, matmul
+from oracles.numerics import Accumulator, Float, Numerics
 from oracles.problem import Problem
 from strategies.capability import Capability
 from strategies.scenario import Scenario
 
-F32 = 2.0**-24
+_U = 2.0**-24
+"""Unit roundoff of float32."""
 _CHUNK = 1 << 21
 """Elements of w13 that are dequantised together."""
 
@@ -27,15 +30,17 @@ _CHUNK = 1 << 21
 def enclose(problem: Problem, numerics: Numerics) -> Enclosure:
     """What an implementation with `numerics` may answer to `problem`. See `Enclosure`."""
     routes = _Routes(problem)
-    parts = [_experts(problem, numerics, part) for part in routes.parts(problem)]
-    return _finalize(problem, numerics, routes, parts)
+    answers = [_experts(problem, numerics, part) for part in routes.parts(problem)]
+    return _finalize(problem, numerics, routes, answers)
 
 
 class Reference:
     """The recipe itself, as an oracle: bfloat16 between the steps, all else in float64."""
 
     name = "reference"
-    capability = Capability(precisions=frozenset({"bf16xmxfp4", "mxfp8xmxfp4"}), output_dtypes=frozenset({"bfloat16", "float16"}))
+    capability = Capability(
+        precisions=frozenset({"bf16xmxfp4", "mxfp8xmxfp4"}), output_dtypes=frozenset({"bfloat16", "float16"})
+    )
     numerics = Numerics()
 
     def unsupported(self, scenario: Scenario) -> str | None:
@@ -54,14 +59,14 @@ class Reference:
 class _Part:
     """Some experts and their (token, slot) pairs, padded to one length T.
 
-    experts: int64 [C], local ids. pairs: int64 [C, T], index into the sorted pairs, clamped. live: bool [C, T].
+    experts: int64 [C], local ids. pairs: int64 [C, T], index into the sorted pairs, an expert's last one repeated.
+    live: bool [C, T], the first of each. tokens: int64 [C, T].
     """
 
     experts: torch.Tensor
     pairs: torch.Tensor
     live: torch.Tensor
     tokens: torch.Tensor
-    weights: torch.Tensor
 
 
 class _Routes:
@@ -94,151 +99,191 @@ class _Routes:
                 pairs=pairs,
                 live=offset < count,
                 tokens=self.token[pairs],
-                weights=self.weight[pairs].double(),
             )
 
 
-def _experts(problem: Problem, numerics: Numerics, part: _Part) -> tuple[_Part, Ball]:
-    """The experts' answers to their pairs, [C, T, H], as they enter the final sum."""
+def _experts(problem: Problem, numerics: Numerics, part: _Part) -> Ball:
+    """The experts' answers to their pairs, [pairs, H], as they enter the final sum."""
     x = exact(problem.hidden_states[part.tokens].double())
     x = quantizers.apply(x, numerics.hidden_quantizer)
     w13 = _dequantized(problem.w13[part.experts], problem.w13_scale[part.experts], numerics)
-    h = matmul(x, w13, numerics.gemm1)
-    h = _biased_and_rounded(h, problem.w13_bias, part, numerics, numerics.gemm1_output)
+    raw = matmul(x, w13, numerics.gemm1, undecided=_undecided(problem.w13_bias, part, numerics, numerics.gemm1_output))
+    h = _biased_and_rounded(raw, problem.w13_bias, part, numerics, numerics.gemm1, numerics.gemm1_output)
     inner = h.center.shape[-1] // 2
-    gate, up = _half(h, slice(0, inner)), _half(h, slice(inner, None))
+    gate, up = _columns(h, slice(0, inner)), _columns(h, slice(inner, None))
     a = activations.apply(problem.activation, part.experts, gate, up, numerics.activation)
     a = rounded(a, numerics.intermediate, flush_to_zero=numerics.activation.flush_to_zero)
-    repeated = _repeated(gate, up, a)
     a = quantizers.apply(a, numerics.intermediate_quantizer)
     w2 = _dequantized(problem.w2[part.experts], problem.w2_scale[part.experts], numerics)
     block = 1 if numerics.intermediate_quantizer == "none" else formats.GROUP
-    y = matmul(a, w2, numerics.gemm2, Correlation(repeated=repeated, block=block))
-    return part, _biased_and_rounded(y, problem.w2_bias, part, numerics, numerics.gemm2_output)
+    correlated = Correlation(repeated=_repeated(raw, a), block=block)
+    y = matmul(a, w2, numerics.gemm2, correlated, _undecided(problem.w2_bias, part, numerics, numerics.gemm2_output))
+    y = _biased_and_rounded(y, problem.w2_bias, part, numerics, numerics.gemm2, numerics.gemm2_output)
+    return Ball(
+        center=y.center[part.live],
+        radius=y.radius[:, part.live],
+        kinds=None if y.kinds is None else y.kinds[part.live],
+    )
 
 
-def _half(ball: Ball, columns: slice) -> Ball:
-    kinds = None if ball.kinds is None else ball.kinds[..., columns]
-    return Ball(center=ball.center[..., columns], radius=ball.radius[..., columns], kinds=kinds)
+def _columns(ball: Ball, columns: slice) -> Ball:
+    return Ball(
+        center=ball.center[..., columns],
+        radius=ball.radius[..., columns],
+        kinds=None if ball.kinds is None else ball.kinds[..., columns],
+    )
 
 
 def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) -> Weight:
     """Exact weights of [C, N, K/2] codes and [C, N, K/32] scale bytes, in the dtype that the kernel holds them in."""
     value = formats.mxfp4_dequantize(packed, scale)
-    # Every code is a multiple of 1/2. A byte of 253 is the first whose largest code overflows.
     least = scale.amin(-1)
-    unit = formats.exp2(least.to(torch.int64) - 128)
     low, high = int(least.min()), int(scale.max())
-    kinds = None
-    if high >= 253:
+    special = None
+    if high >= 253:  # the first byte whose largest code overflows
         value = value if numerics.weights == "exact" else formats.round_to(value, numerics.weights)
-        kinds = kinds_of(value)
-        value = torch.where(kinds == FINITE, value, 0.0)
-    # Codes other than 0 differ by 12 at most, and half of 2**(1 - 127) is the last normal.
-    scales = formats.exp2(scale.to(torch.int64) - 127) if high > 240 else None
+        special = kinds_of(value)
+        value = torch.where(special == FINITE, value, 0.0)
     return Weight(
-        value=value, unit=unit, spread=high - low > 12, subnormal=low < 2, special=kinds, large_scales=scales
+        value=value,
+        unit=formats.exp2(least.to(torch.int64) - 128),  # every code is a multiple of 1/2
+        spread=high - low > 12,  # codes other than 0 differ by a factor of 12 at most
+        subnormal=low < 2,  # half of 2**(1 - 127) is one
+        kinds=special,
+        # A block scale of x is below 2**16, and the weight's counts halved: together they overflow from byte 241 on.
+        scale=formats.exp2(scale.to(torch.int64) - 127) if numerics.weights == "exact" and high >= 241 else None,
     )
 
 
 def _biased_and_rounded(
-    ball: Ball, bias: torch.Tensor | None, part: _Part, numerics: Numerics, dtype: Float
+    ball: Ball, bias: torch.Tensor | None, part: _Part, numerics: Numerics, acc: Accumulator, dtype: Float
 ) -> Ball:
     """Add the experts' bias [E_local, N] in float32, and round a GEMM's result to `dtype`, in the declared order."""
-    if bias is not None and numerics.bias_before_rounding:
-        ball = _plus(ball, bias[part.experts].double().unsqueeze(1))
+
+    def biased(ball: Ball) -> Ball:
+        """One float32 addition is monotone: it can be applied to both ends."""
+        if bias is None:
+            return ball
+        term = bias[part.experts].double().unsqueeze(1)
+        shifted = Ball(center=ball.center + term, radius=ball.radius, kinds=ball.kinds)
+        return rounded(shifted, "float32", flush_to_zero=numerics.activation.flush_to_zero)
+
+    if numerics.bias_before_rounding:
+        ball = biased(ball)
     if dtype != "float32":  # the accumulator is float32 already
-        ball = rounded(ball, dtype, flush_to_zero=numerics.gemm1.flush_to_zero)
-    if bias is not None and not numerics.bias_before_rounding:
-        ball = _plus(ball, bias[part.experts].double().unsqueeze(1))
-    return ball
+        ball = rounded(ball, dtype, flush_to_zero=acc.flush_to_zero)
+    return ball if numerics.bias_before_rounding else biased(ball)
 
 
-def _plus(ball: Ball, term: torch.Tensor) -> Ball:
-    """One float32 addition of finite, exact numbers."""
-    center = ball.center + term
-    radius = ball.radius + F32 * (center.abs() + ball.radius)
-    return settle(Ball(center=center, radius=radius, kinds=ball.kinds))
+def _undecided(bias: torch.Tensor | None, part: _Part, numerics: Numerics, dtype: Float) -> Undecided | None:
+    """Whether `_biased_and_rounded` gives one value only, as it mostly does."""
+    if dtype == "float32":
+        return None
+
+    def undecided(center: torch.Tensor, hard: torch.Tensor) -> torch.Tensor:
+        if bias is not None and numerics.bias_before_rounding:
+            center = center + bias[part.experts].double().unsqueeze(1)
+        ends = formats.round_to(torch.stack((center - hard, center + hard)), dtype)
+        return ends[0] != ends[1]
+
+    return undecided
 
 
-def _repeated(gate: Ball, up: Ball, a: Ball) -> torch.Tensor:
-    """bool [C, T, I]: uncertain elements whose (gate, |up|) another one of the row shares.
+_KEY_BITS = 26
+"""Of a significand: enough that two different sums hardly ever share them, few enough that the reference's own rounding
+hardly ever tells equal ones apart."""
 
-    Equal arguments err alike, whatever the cause: identical rows of w13, or integer data. Values are compared after
-    rounding to bfloat16, which merges more than needed and never less.
+
+def _repeated(raw: Ball, a: Ball) -> torch.Tensor:
+    """bool [C, T, I]: uncertain elements of `a` [C, T, I] whose gate or up comes from the same sum as another one's.
+
+    raw: the result of the first GEMM, [C, T, 2I]. Identical rows of w13 err alike, whatever the cause; so do rows that
+    differ in sign or by a power of two, and sums that are equal by chance (small integers). Significands tell.
     """
-    uncertain = a.radius[1] > 0
+    uncertain = a.radius[HARD] > 0
     if not bool(uncertain.any()):
         return uncertain
-    columns = torch.arange(uncertain.shape[-1], device=uncertain.device)
-    g = gate.center.to(torch.bfloat16).view(torch.int16).long()
-    u = up.center.abs().to(torch.bfloat16).view(torch.int16).long()
-    key = torch.where(uncertain, (g & 0xFFFF) << 16 | (u & 0xFFFF), -1 - columns)
+    key = (raw.center.view(torch.int64) >> (52 - _KEY_BITS)) & ((1 << _KEY_BITS) - 1)
+    gate, up = key.chunk(2, dim=-1)
+    return uncertain & (_shared(gate) | _shared(up))
+
+
+def _shared(key: torch.Tensor) -> torch.Tensor:
+    """bool: the value occurs more than once along the last axis."""
     ordered, order = key.sort(-1)
     same = ordered[..., 1:] == ordered[..., :-1]
     edge = same.new_zeros((*same.shape[:-1], 1))
-    repeated = torch.cat((same, edge), -1) | torch.cat((edge, same), -1)
-    return torch.zeros_like(uncertain).scatter(-1, order, repeated)
+    shared = torch.cat((same, edge), -1) | torch.cat((edge, same), -1)
+    return torch.zeros_like(shared).scatter(-1, order, shared)
 
 
-def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, parts: list[tuple[_Part, Ball]]) -> Enclosure:
+def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: list[Ball]) -> Enclosure:
     """Sum router weight times answer over each token's slots, in slot order, and round to the output dtype.
 
     Products may or may not be fused into the additions: each addition errs by u of its partial sum, each product by u
-    of its own. With 16 slots at most, the sum of these is below lambda times their L2 norm: both radii take it.
+    of its own. With few slots the sum of these is below lambda times their L2 norm: both radii take it.
     """
     tokens, hidden = problem.hidden_states.shape
+    slots = problem.topk_ids.shape[1]
     device = problem.hidden_states.device
-    pairs = _by_pair(parts, len(routes.token), hidden, device)
-    order = (routes.token * problem.topk_ids.shape[1] + routes.slot).argsort()
+    pairs = _joined(answers) if answers else exact(torch.zeros(0, hidden, dtype=torch.float64, device=device))
+    order = (routes.token * slots + routes.slot).argsort()
     token = routes.token[order]
     counts = torch.bincount(token, minlength=tokens)
     starts = counts.cumsum(0) - counts
     center = torch.zeros(tokens, hidden, dtype=torch.float64, device=device)
     radius = center.new_zeros(2, tokens, hidden)
     rounding, magnitude = torch.zeros_like(center), torch.zeros_like(center)
-    unit = torch.full_like(center, torch.inf)
-    kinds = None if pairs.kinds is None and bool(routes.weight.isfinite().all()) else _finite_kinds(center)
+    is_exact = torch.ones_like(center, dtype=torch.bool)
+    flush_to_zero = numerics.activation.flush_to_zero
+    smallest = SMALLEST_NORMAL if flush_to_zero else 2.0**-149
+    out = None if pairs.kinds is None and bool(routes.weight.isfinite().all()) else finite_kinds(center)
     for position in range(int(counts.max()) if tokens else 0):
         rows = (counts > position).nonzero().squeeze(1)
         pair = order[starts[rows] + position]
         weight = routes.weight[pair].double().unsqueeze(1)
-        value, spread = pairs.center[pair], pairs.radius[:, pair]
-        if kinds is not None:
-            own = _finite_kinds(value) if pairs.kinds is None else pairs.kinds[pair]
-            kinds[rows] = activations.add_kinds(kinds[rows], activations.multiply_kinds(own, kinds_of(weight)))
+        value, spread = pairs.center[pair], pairs.radius[: SHARP + 1, pair]
+        if out is not None:
+            own = finite_kinds(value) if pairs.kinds is None else pairs.kinds[pair]
+            term = kinds.combine(kinds.product_of, own, kinds_of(weight).expand_as(own))
+            out[rows] = kinds.combine(kinds.sum_of, out[rows], term)
             value, weight = torch.where(own == FINITE, value, 0.0), weight.nan_to_num(0.0, 0.0, 0.0)
         product = weight * value
         center[rows] += product
         radius[:, rows] += weight.abs() * spread
-        magnitude[rows] += product.abs() + (weight.abs() * spread)[0]
-        rounding[rows] += F32 * (product.abs() + center[rows].abs() * (position > 0))
-        unit[rows] = torch.minimum(unit[rows], lsb(product))
-    is_exact = (magnitude < 2.0**24 * unit) & (unit >= 2.0**-149) & (radius[0] == 0)
-    top = formats.MAX_FINITE["float32"]
-    if bool((magnitude > top).any()):
-        kinds = _finite_kinds(center) if kinds is None else kinds
-        kinds = torch.where((magnitude > top) & (kinds == FINITE), ANY, kinds)
-    # Twice: the rounding of a partial sum is relative to the sum with its error.
-    radius = torch.where(is_exact, 0.0, radius * (1 + 2.0**-20) + 2 * rounding + 2.0**-148 * (magnitude > 0))
-    result = rounded(Ball(center=center, radius=radius, kinds=kinds), problem.scenario.output_dtype)
-    final = _finite_kinds(center) if result.kinds is None else result.kinds
-    return Enclosure(center=result.center, hard=result.radius[0], sharp=result.radius[1], kinds=final)
+        magnitude[rows] += product.abs() + weight.abs() * spread[HARD]
+        rounding[rows] += _U * (product.abs() + center[rows].abs() * (position > 0))
+        is_exact[rows] &= _is_float32(product, smallest) & _is_float32(center[rows], smallest) & (spread[HARD] == 0)
+    # Each rounding is relative to a sum that is itself off by what is inherited, and by the roundings before.
+    inexact = radius * (1 + 4 * slots * _U) + 2 * rounding + 2 * slots * smallest
+    radius = torch.where(is_exact, 0.0, inexact)
+    over = magnitude * (1 + 4 * slots * _U) > formats.MAX_FINITE["float32"]
+    if bool(over.any()):
+        out = finite_kinds(center) if out is None else out
+        out = torch.where(over & (out == FINITE), ANY, out)
+    total = Ball(center=center, radius=torch.cat((radius, torch.zeros_like(radius[:1]))), kinds=out)
+    result = rounded(total, problem.scenario.output_dtype, flush_to_zero=flush_to_zero)
+    return Enclosure(
+        center=result.center,
+        hard=result.radius[HARD],
+        sharp=result.radius[SHARP],
+        kinds=finite_kinds(center) if result.kinds is None else result.kinds,
+    )
 
 
-def _finite_kinds(like: torch.Tensor) -> torch.Tensor:
-    return torch.full(like.shape, FINITE, dtype=torch.uint8, device=like.device)
+def _is_float32(value: torch.Tensor, smallest: float) -> torch.Tensor:
+    """bool: a float32 number holds the float64 `value`, and if it is flushed below `smallest` too."""
+    return (value.float() == value) & ((value.abs() >= smallest) | (value == 0))
 
 
-def _by_pair(parts: list[tuple[_Part, Ball]], count: int, hidden: int, device: torch.device) -> Ball:
+def _joined(answers: list[Ball]) -> Ball:
     """The experts' answers in the order of the sorted pairs, [pairs, H]."""
-    center = torch.zeros(count, hidden, dtype=torch.float64, device=device)
-    radius = center.new_zeros(2, count, hidden)
-    kinds = None if all(ball.kinds is None for _, ball in parts) else _finite_kinds(center)
-    for part, ball in parts:
-        where = part.pairs[part.live]
-        center[where] = ball.center[part.live]
-        radius[:, where] = ball.radius[:, part.live]
-        if kinds is not None and ball.kinds is not None:
-            kinds[where] = ball.kinds[part.live]
-    return Ball(center=center, radius=radius, kinds=kinds)
+    if all(ball.kinds is None for ball in answers):
+        out = None
+    else:
+        out = torch.cat([finite_kinds(ball.center) if ball.kinds is None else ball.kinds for ball in answers])
+    return Ball(
+        center=torch.cat([ball.center for ball in answers]),
+        radius=torch.cat([ball.radius for ball in answers], dim=1),
+        kinds=out,
+    )

@@ -29,7 +29,7 @@ _MORE_EXPERTS = (*_FEW_EXPERTS, (16, 1), (28, 1))
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile(name="quick", tokens=40, width=256, experts_local=_FEW_EXPERTS, free=1, small=0, real=0),
+        Profile(name="quick", tokens=40, width=160, experts_local=_FEW_EXPERTS, free=1, small=0, real=0),
         Profile(name="default", tokens=130, width=512, experts_local=_MORE_EXPERTS, free=200, small=1, real=0),
         # One in ten is small or free, so that a shrinker has somewhere to go.
         Profile(name="real", tokens=130, width=512, experts_local=_MORE_EXPERTS, free=8, small=1, real=18),

@@ -223,7 +223,7 @@ def test_the_fingerprint_of_this_process():
     assert dataclasses.replace(case(), environment=here).to_json()["environment"]["radius_model"] >= 1
 
 
-def test_the_shipped_ledger_is_that_of_the_candidates(tmp_path: Path) -> None:
+def test_the_shipped_ledger_is_that_of_the_candidates(tmp_path) -> None:
     cases.save(case(), tmp_path / f"mine{cases.SUFFIX}")
     shipped = {path: cases.load(path) for path in cases.paths(cases.SHIPPED)}
     assert all(saved.explanation and saved.status is Status.OPEN for saved in shipped.values())

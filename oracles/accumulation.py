@@ -1,0 +1,214 @@
+"""The error of adding the products of one dot product in float arithmetic. Derived in docs/enclosures.md."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+
+from oracles import formats, partial_sums
+from oracles.ball import exponent_of, grouped, lsb
+from oracles.enclosure import LAMBDA
+from oracles.numerics import Accumulator
+
+SMALLEST_NORMAL = 2.0**-126
+_SMALLEST = 2.0**-149
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """A dequantised weight of some experts and what does not depend on the tokens.
+
+    value: float64 [C, N, K], finite. unit: float64 [C, N], a power of two of which every element of the row is a
+    multiple. spread: magnitudes other than 0 may differ by more than 2**16. subnormal: some may be below 2**-126.
+    kinds: uint8 [C, N, K], None when all are FINITE (`value` is 0 elsewhere). scale: float64 [C, N, K / 32] block
+    scales, where one times that of a quantised operand could overflow, else None.
+    """
+
+    value: torch.Tensor
+    unit: torch.Tensor
+    spread: bool
+    subnormal: bool
+    kinds: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+
+    @functools.cached_property
+    def magnitude(self) -> torch.Tensor:
+        return self.value.abs()
+
+
+def growth(columns: int, acc: Accumulator) -> float:
+    """Any order of additions errs by at most this times the sum of magnitudes: (1 + u)^n - 1, with n roundings on the
+    longest path of a product. A unit that truncates cuts each product, and each sum of 4 of them or more."""
+    groups = columns // acc.group
+    roundings = (groups if acc.rounding == "nearest" else groups + groups // 4) + 2 + acc.product_roundings
+    return math.expm1(roundings * math.log1p(_worst(acc)))
+
+
+def underflow(columns: int, acc: Accumulator) -> float:
+    """What results below the smallest normal number may lose in all.
+
+    Nearest: a product is rounded to a multiple of 2**-149, sums of such are exact. A group of quantised products is an
+    integer below 2**16 times a scale that is rounded so. Flushing: each addition, of a product to an empty sum too.
+    """
+    groups = columns // acc.group
+    products = groups * (1 + acc.product_roundings)
+    quantum = _SMALLEST * (2.0**16 if acc.group > 1 else 1.0)
+    return products * quantum + ((products + groups + 2) * SMALLEST_NORMAL if acc.flush_to_zero else 0.0)
+
+
+def _worst(acc: Accumulator) -> float:
+    """Error of one rounding, relative to its result."""
+    return acc.unit_roundoff * (1.0 if acc.rounding == "nearest" else 2.0)
+
+
+class Grid:
+    """Which additions can round at all.
+
+    A partial sum is a float; adding p rounds only where a bit of p, or of the sum, lies below the last place of the
+    result. Bits that low come from products p = x w that are no multiple of ulp(S), S being the largest partial sum:
+    *small* products. bfloat16 times E2M1 has 10 bits and an accumulator 24, so most products are not small. A small
+    product's bits may be rounded away more than once while the sums grow, each time at a higher binade: its roundings
+    to nearest sum to at most ulp(S) (half that, a quarter, ...), their squares to ulp(S)**2 / 3, in any tree of
+    additions. No small product: no rounding at all, the case of integers, one-hot and index-coded data.
+    """
+
+    _BINS = 64
+
+    def __init__(self, x: torch.Tensor, uncertain: torch.Tensor, weight: Weight, acc: Accumulator) -> None:
+        """x [C, T, K]; elements that are `uncertain` may have any last place."""
+        places = lsb(x)
+        unit = torch.where(uncertain, 0.0, places).amin(-1, keepdim=True) * weight.unit.unsqueeze(-2)
+        self.fits = unit >= (SMALLEST_NORMAL if acc.flush_to_zero else _SMALLEST)
+        """bool [C, T, N]: no product, and no sum of products, is too small for the accumulator's format."""
+        self._bits = acc.exact_bits
+        live = places.isfinite() & ~uncertain
+        exponent = torch.where(live, exponent_of(places), 1 << 12)
+        lowest = exponent.amin(-1, keepdim=True)
+        counts = torch.zeros((*x.shape[:-1], self._BINS + 1), dtype=torch.float64, device=x.device)
+        counts[..., 0] = uncertain.sum(-1)
+        counts.scatter_add_(-1, 1 + (exponent - lowest).clamp(max=self._BINS - 1), live.to(torch.float64))
+        # below[b]: elements whose last place is under 2**(lowest + b), or unknown
+        self._below = counts.cumsum(-1)
+        self._lowest = lowest + exponent_of(weight.unit).unsqueeze(-2)
+
+    def small(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(number of small products, ulp(S)), [C, T, N], when no partial sum passes `largest` in magnitude."""
+        exponent = exponent_of(largest * (1 + 2.0**-20)) - (self._bits - 1)
+        ulp = torch.where(largest == 0, 0.0, formats.exp2(exponent.clamp(min=-1022)))
+        return self._below.gather(-1, (exponent - self._lowest).clamp(0, self._BINS)), ulp
+
+
+def hard(grown: torch.Tensor, columns: int, grid: Grid, acc: Accumulator) -> torch.Tensor:
+    """[C, T, N]: the largest error of any order of additions.
+
+    Every partial sum is at most `grown` [C, T, N], the sum of magnitudes with the errors of x: `growth` times that. Or
+    two ulp(grown) for each small product, one when rounding to nearest.
+    """
+    grows = growth(columns, acc)
+    if acc.product_roundings:
+        return grows * grown
+    count, ulp = grid.small(grown * (1 + grows))
+    return torch.minimum(grows * grown, count * ulp * (1.0 if acc.rounding == "nearest" else 2.0))
+
+
+def sharp(
+    x: torch.Tensor,
+    weight: Weight,
+    grown: torch.Tensor,
+    hard: torch.Tensor,
+    asked: torch.Tensor,
+    acc: Accumulator,
+    grid: Grid,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sharp radius, bias) of the declared orders, each [C, T, N], for x [C, T, K] times the weight [C, N, K].
+
+    Each addition to nearest errs by at most u times its partial sum s, and where the row carries an argument for
+    independence these errors are bounded and of either sign: lambda u sqrt(sum of s^2). Or, again, with the squares of
+    the small products' roundings. Truncation errs to one side: a sum, no root.
+    Without an argument for independence, and for truncation, all of it is bias.
+    asked: bool [C, T, N], where a sharp radius makes a difference; elsewhere it may be crude.
+    """
+    asked = asked & (hard > 0)
+    if acc.rounding == "truncate":
+        linear = _truncated(x, weight, hard, grid, acc)
+        return linear, linear
+    independent = is_independent(x)
+    u, grows = acc.unit_roundoff, growth(x.shape[-1], acc)
+    sums = partial_sums.bound(x, weight.value, acc, grown, asked & independent)
+    square = sums.total * (u * (1 + grows)) ** 2
+    largest = sums.largest + LAMBDA * square.sqrt()
+    if not acc.product_roundings:
+        count, ulp = grid.small(largest)
+        square = torch.minimum(square, count * ulp.square() / 3)
+    bias = torch.where(independent, torch.minimum(_stagnating(x, weight, 2 * u * largest), hard), hard)
+    return torch.minimum(LAMBDA * square.sqrt() + bias, hard), bias
+
+
+def _truncated(x: torch.Tensor, weight: Weight, hard: torch.Tensor, grid: Grid, acc: Accumulator) -> torch.Tensor:
+    sums = partial_sums.bound(x, weight.value, acc, hard)
+    linear = _worst(acc) * sums.total * (1 + growth(x.shape[-1], acc))
+    if not acc.product_roundings:
+        count, ulp = grid.small(sums.largest + linear)
+        linear = torch.minimum(linear, 2 * count * ulp)
+    return torch.minimum(linear, hard)
+
+
+def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight) -> torch.Tensor:
+    """[C, T, N]: what a unit that reads subnormal operands as 0 may lose, for x known up to radius [C, T, K]."""
+    size, lost = x.abs(), torch.zeros((), dtype=x.dtype, device=x.device)
+    tiny = torch.where(size - radius < SMALLEST_NORMAL, (size + radius).clamp(max=SMALLEST_NORMAL), 0.0)
+    if bool(tiny.any()):
+        lost = lost + tiny @ weight.magnitude.mT
+    if weight.subnormal:
+        below = torch.where(weight.magnitude < SMALLEST_NORMAL, weight.magnitude, 0.0)
+        lost = lost + (size + radius) @ below.mT
+    return lost
+
+
+def _stagnating(x: torch.Tensor, weight: Weight, ulp: torch.Tensor) -> torch.Tensor:
+    """[C, T, N]: a bound on the errors of adding products under one `ulp` of the largest partial sum.
+
+    These are lost, or round up to an ulp, one and all to the same side: no random error. Adding p errs by at most |p|,
+    and by half an ulp. |x w| < ulp implies that |x| < ulp / threshold or |w| < threshold, for any threshold: for rows
+    of weights that span little, one that none is below.
+    """
+    size, magnitude = x.abs(), weight.magnitude
+    threshold = weight.unit.unsqueeze(-2)
+    if weight.spread:
+        threshold = magnitude.amax(-1).unsqueeze(-2) * 2.0**-11  # with 2**-12 of the largest x: 2**-23, one ulp
+    limit = torch.where(threshold > 0, ulp / threshold, 0.0).amax(-1, keepdim=True)
+    small = torch.where(size < limit, size, 0.0)
+    lost = torch.zeros((), dtype=x.dtype, device=x.device)
+    if bool(small.any()):
+        count = (small != 0).sum(-1, keepdim=True)
+        lost = lost + torch.minimum(small @ magnitude.mT, ulp / 2 * count)
+    if weight.spread:
+        small = torch.where(magnitude < threshold.mT, magnitude, 0.0)
+        count = (small != 0).sum(-1, keepdim=True)
+        lost = lost + torch.minimum(size @ small.mT, ulp / 2 * count.mT)
+    return lost
+
+
+def is_independent(x: torch.Tensor) -> torch.Tensor:
+    """bool [C, T, 1]: rows whose rounding errors may be taken as independent.
+
+    The error of adding p to s depends on p modulo ulp(s) alone, so equal products err alike. A row passes when, in
+    every group of 32 and in the whole row, at least half of the elements that are not 0 differ in magnitude (in the
+    whole row: half of 256 at most, since bfloat16 has not many more values near 1). Constant, periodic, one-hot and
+    index-coded rows fail and get the hard radius (most are exact anyway).
+    """
+    size = x.abs()
+    groups = grouped(size, formats.GROUP)
+    enough = 2 * _distinct(groups) >= (groups != 0).sum(-1)
+    whole = 2 * _distinct(size) >= (size != 0).sum(-1).clamp(max=256)
+    return torch.logical_and(enough.all(-1), whole).unsqueeze(-1)
+
+
+def _distinct(size: torch.Tensor) -> torch.Tensor:
+    """Number of different non-zero values along the last axis."""
+    ordered = size.sort(-1).values
+    first = (ordered[..., :1] != 0).sum(-1)
+    return first + (ordered[..., 1:] != ordered[..., :-1]).sum(-1)

@@ -1,0 +1,126 @@
+"""Bounds on partial sums against all partial sums of every declared order, one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import simulate
+import torch
+from simulate import Order, Tensor
+
+from oracles import partial_sums
+from oracles.numerics import Accumulator
+
+
+class Recorder(simulate.Adder):
+    """Adds exactly and keeps the sum of squares and the largest of what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__(bits=53, truncates=False, flush=False)
+        object.__setattr__(self, "seen", [])
+
+    def start(self, product: Tensor) -> Tensor:
+        """Adding to 0 is exact."""
+        return product
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        self.seen.append(a + b)  # type: ignore[attr-defined]
+        return a + b
+
+    def totals(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        together = torch.cat([torch.zeros(1, *shape), *(v.reshape(-1, *shape) for v in self.seen)])  # type: ignore[attr-defined]
+        return together.square().sum(0), together.abs().amax(0)
+
+
+def operands(name: str, columns: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(columns)
+    x = torch.randn(3, columns, generator=generator, dtype=torch.float64)
+    w = torch.randn(5, columns, generator=generator, dtype=torch.float64)
+    match name:
+        case "positive":
+            return x.abs(), w.abs()
+        case "alternating":
+            return x.abs() * (1 - 2 * (torch.arange(columns) % 2)), w.abs()
+        case "blocks alternate":
+            return x.abs() * (1 - 2 * (torch.arange(columns) // 32 % 2)), w.abs()
+        case "one large pair":
+            x[:, 1], x[:, -1], w[:, 1], w[:, -1] = 1e4, -1e4, 1e4, 1e4
+    return x, w
+
+
+ORDERS: dict[str, tuple[Accumulator, Order]] = {
+    "in order": (Accumulator(), simulate.in_order),
+    "2 lanes": (Accumulator(lanes=(1, 2)), simulate.lanes(2)),
+    "4 lanes": (Accumulator(lanes=(1, 4)), simulate.lanes(4)),
+    "2 splits": (Accumulator(splits=(1, 2)), simulate.splits(2)),
+    "4 splits": (Accumulator(splits=(1, 4)), simulate.splits(4)),
+    "tiles": (Accumulator(lanes=(1, 2)), simulate.tiles(32, 2)),
+    "groups": (Accumulator(group=4), simulate.in_order),
+    "blocks": (Accumulator(group=32), simulate.in_order),
+    "16 lanes of groups": (Accumulator(group=4, lanes=(16,)), simulate.lanes(16)),
+    "8 lanes of groups": (Accumulator(group=4, lanes=(8,)), simulate.lanes(8)),
+}
+
+
+@pytest.mark.parametrize("columns", [32, 64, 96, 160, 256])
+@pytest.mark.parametrize("name", ["normal", "positive", "alternating", "blocks alternate", "one large pair"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_declared_order_is_covered(order: str, name: str, columns: int) -> None:
+    """A group of 4 does not fill 16 lanes of an odd number of blocks: the last 32 columns follow at the end."""
+    acc, run = ORDERS[order]
+    x, w = operands(name, columns)
+    products = (x.mT.unsqueeze(-1) * w.mT.unsqueeze(-2)).unflatten(0, (-1, acc.group)).sum(1)
+    recorder = Recorder()
+    run(products, recorder)
+    total, largest = recorder.totals(products.shape[1:])
+    found = partial_sums.bound(x[None], w[None], acc, (x.abs() @ w.abs().mT)[None])
+    assert bool((total <= found.total[0] * (1 + 1e-9)).all())
+    assert bool((largest <= found.largest[0] * (1 + 1e-9)).all())
+
+
+@pytest.mark.parametrize("columns", [64, 96])
+@pytest.mark.parametrize("order", ORDERS)
+def test_few_places_are_looked_at_alike(order: str, columns: int) -> None:
+    acc = dataclasses.replace(ORDERS[order][0], product_roundings=1)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 3, columns, generator=generator, dtype=torch.float64)
+    w = torch.randn(2, 70, columns, generator=generator, dtype=torch.float64)
+    grown = x.abs() @ w.abs().mT
+    asked = torch.zeros_like(grown, dtype=torch.bool)
+    asked[0, 1, 3] = asked[1, 2, 69] = True
+    dense, few = partial_sums.bound(x, w, acc, grown), partial_sums.bound(x, w, acc, grown, asked)
+    for name in ("total", "largest"):
+        assert torch.allclose(getattr(few, name)[asked], getattr(dense, name)[asked], rtol=1e-12)
+        assert bool((getattr(few, name) >= getattr(dense, name) * (1 - 1e-12)).all())
+
+
+@pytest.mark.parametrize("piece", [1, 100, 3000])
+def test_pieces_make_no_difference(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(3, 4, 96, generator=generator, dtype=torch.float64)
+    w = torch.randn(3, 10, 96, generator=generator, dtype=torch.float64)
+    acc = Accumulator(lanes=(1, 2, 4), splits=(1, 2, 4))
+    whole = partial_sums.bound(x, w, acc, x.abs() @ w.abs().mT)
+    monkeypatch.setattr(partial_sums, "_PIECE", piece)
+    cut = partial_sums.bound(x, w, acc, x.abs() @ w.abs().mT)
+    assert torch.allclose(whole.total, cut.total, rtol=1e-12)
+    assert torch.allclose(whole.largest, cut.largest, rtol=1e-12)
+
+
+def test_large_sums_run_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long sums are made by additions in place, short ones by cumsum."""
+    x, w = operands("normal", 256)
+    acc = Accumulator(lanes=(1, 4), splits=(1, 2))
+    short = partial_sums.bound(x[None], w[None], acc, (x.abs() @ w.abs().mT)[None])
+    monkeypatch.setattr(partial_sums, "_CALL", 0)
+    long = partial_sums.bound(x[None], w[None], acc, (x.abs() @ w.abs().mT)[None])
+    assert torch.allclose(short.total, long.total, rtol=1e-12)
+    assert torch.allclose(short.largest, long.largest, rtol=1e-12)
+
+
+def test_block_sums() -> None:
+    x, w = operands("normal", 64)
+    blocks = partial_sums.block_sums(x[None], w[None], 32)
+    assert blocks.shape == (1, 2, 3, 5)
+    assert torch.allclose(blocks.sum(1), (x @ w.mT)[None])
