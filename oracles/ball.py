@@ -116,7 +116,7 @@ def grouped(value: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def lsb(value: torch.Tensor) -> torch.Tensor:
-    """float64: the largest power of two of which each value, 0 or at least 2**-900, is an integer multiple; inf for 0."""
+    """float64: the largest power of two that divides each value; inf for 0. Others must be at least 2**-900."""
     raw = value.view(torch.int64)
     mantissa = (raw & ((1 << 52) - 1)) | (1 << 52)
     exponent = (raw >> 52) & 0x7FF

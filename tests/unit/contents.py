@@ -121,7 +121,11 @@ def _repeated_rows(make: _Maker) -> None:
 
 
 def _repeated_up(make: _Maker) -> None:
-    """Only up is one variable: gates differ."""
+    """Only up is one variable: gates differ, and are positive."""
+    make.x(make.normal().abs())
+    gate = make.integers(0, 7, make.experts, make.inner, make.hidden)
+    up = make.integers(0, 15, make.experts, make.inner, make.hidden)
+    make.weight("w13", torch.cat((gate, up), 1))
     make.weight("w2", make.integers(0, 7, make.experts, make.hidden, make.inner))
     make.repeat_rows(slice(make.inner, None), make.inner)
 

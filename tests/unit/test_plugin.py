@@ -110,8 +110,8 @@ def test_names_of_others_stay_theirs(where, project, monkeypatch):
     project.makepyfile(**{"conftest" if where == "conftest" else "theirs": options}, test_options=test)
     if where == "plugin":
         monkeypatch.setenv("PYTEST_PLUGINS", "theirs")
-        monkeypatch.syspath_prepend(project.path)
-    done = project.runpytest("--seed", "2", "--json", "--difftest-seed", "7", "--profile", "quick")
+        monkeypatch.setenv("PYTHONPATH", str(project.path))
+    done = project.runpytest_subprocess("--seed", "2", "--json", "--difftest-seed", "7", "--profile", "quick")
     done.assert_outcomes(passed=1)
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from typing import Any
 
+import contents
 import pytest
 import simulate
 import torch
 from simulate import Choices
 
 from oracles import reference
+from oracles.ball import HARD, Ball
 from oracles.enclosure import ANY, FINITE, NAN, NEG_INF, POS_INF, Enclosure
 from oracles.grouped_mm import GroupedMM
+from oracles.matmul import matmul
 from oracles.numerics import Accumulator, Numerics, Transcendental
 from oracles.problem import Problem, build
 from oracles.reference import Reference, enclose
@@ -294,6 +298,33 @@ def test_a_special_row_leaves_the_others_alone() -> None:
         assert torch.equal(getattr(before, name)[others], getattr(after, name)[others])
     assert after.kinds[4].unique().tolist() == [NAN]
     assert bool((after.kinds[2] != ANY).all())
+
+
+# --- what is not independent -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "repeated"), [("normal", False), ("repeated_rows", True), ("repeated_up", True), ("scaled_rows", True)]
+)
+def test_rows_that_err_alike_are_found(content: str, repeated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Identical rows of w13, of one half of it only, and those that differ by a power of two."""
+    found = []
+
+    def recorded(x: Ball, *rest: Any, **named: Any) -> Ball:
+        if len(rest) > 2:
+            found.append((x.radius[HARD] > 0, rest[2].repeated))
+        return matmul(x, *rest, **named)
+
+    monkeypatch.setattr(reference, "matmul", recorded)
+    narrow = Accumulator(unit_roundoff=2.0**-14, exact_bits=14)
+    shape = Shape(tokens=16, hidden=64, intermediate=128)
+    enclose(contents.problem(content, shape), Numerics(gemm1=narrow, gemm1_output="bfloat16"))
+    ((uncertain, marked),) = found
+    assert uncertain.sum() > 100
+    if repeated:
+        assert torch.equal(marked, uncertain)
+    else:  # sums of few bits are now and then equal by chance
+        assert marked.double().mean() < 0.01
 
 
 # --- how sharp -------------------------------------------------------------------------------------------------------

@@ -184,6 +184,23 @@ def test_long_sums(recipe: str, content: str) -> None:
     assert tally.hard <= 1
 
 
+@pytest.mark.parametrize("content", ["repeated_rows", "repeated_up", "scaled_rows"])
+def test_identical_rows_are_one_variable(content: str) -> None:
+    """2048 elements that pass a rounding boundary together: of one sign in w2, they add up and do not average out.
+
+    A narrow accumulator in GEMM1 makes that frequent, an exact one in GEMM2 leaves it visible.
+    """
+    chosen = _recipe(_NARROW, _DECLARED, gemm1_output="bfloat16", gemm2_output="float32")
+    numerics = dataclasses.replace(chosen.numerics, gemm2=_NEAREST)
+    made = problem(content, Shape(tokens=64, hidden=64, intermediate=2048))
+    enclosure = enclose(made, numerics)
+    tally = Tally()
+    for number, order in enumerate(list(chosen.orders.values())[:3]):
+        tally.add(made, enclosure, Recipe(numerics, chosen.orders), _choices(order, number))
+    assert tally.sharp <= 1
+    assert tally.hard <= 1
+
+
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("recipe", ["float32", "truncates"])
 def test_undeclared_orders(recipe: str, content: str) -> None:
