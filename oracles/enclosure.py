@@ -12,8 +12,8 @@ ANY = FINITE | POS_INF | NEG_INF | NAN
 
 LAMBDA = 9.0
 """Hoeffding: a sum of independent errors bounded by r_i leaves lambda * sqrt(sum r_i^2) with probability at most
-2 exp(-lambda^2 / 2) = 5e-18. With 10^5 scenarios of 5e5 outputs, and some 100 roundings behind each, a campaign makes
-5e12 such claims: 3e-5 of the budget of 1e-6 ... 1e-5 is never reached even with ten times that."""
+2 exp(-lambda^2 / 2) = 5e-18. The budget of a campaign is 1e-6: 10^5 scenarios of 5e5 outputs, and about three
+intermediate values behind each, are 2e11 such claims."""
 
 RADIUS_MODEL = 1
 """Version of the radius model. A stored verdict names it, so that a replay judges alike or says that it cannot."""
