@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from difftest.stream import Stream
 from oracles.problem import build
 from strategies import Capability, Execution, Layer, Scenario, Values, scenarios
 
@@ -25,22 +25,9 @@ WHOLE = Capability(
 
 @functools.cache
 def draws(profile: str, count: int, capability: Capability = DEFAULT) -> tuple[Scenario, ...]:
-    """`count` scenarios, the same ones at each call and in each process."""
-    found = []
-
-    @seed(20)
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(scenarios(capability, profile=profile))
-    def collect(scenario: Scenario) -> None:
-        found.append(scenario)
-
-    collect()
+    """`count` scenarios as a campaign draws them, the same ones at each call and in each process."""
+    found: list[Scenario] = []
+    Stream(scenarios(capability, profile=profile), base_seed=20, shard=0, count=count).each(found.append)
     return tuple(found)
 
 
