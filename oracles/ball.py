@@ -89,19 +89,19 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     flush_to_zero: a subnormal result may also be 0. The bias stays: an element that the bias moves by a fraction of a
     step is moved by a whole step in that fraction of the cases, wherever its center lies in the step.
     """
-    low, high = ball.center - ball.radius[:BIAS], ball.center + ball.radius[:BIAS]
-    together = formats.round_to(torch.cat((ball.center[None], low, high)), dtype)
-    center, low, high, bias = together[0], together[1 : 1 + BIAS], together[1 + BIAS :], ball.radius[BIAS]
+    center, bias, kinds = ball.center, ball.radius[BIAS], ball.kinds
+    low, high = center - ball.radius[:BIAS], center + ball.radius[:BIAS]
+    ends = formats.round_to(torch.cat((center[None], low, high)), dtype)
+    center, low, high = ends[0], ends[1 : 1 + BIAS], ends[1 + BIAS :]
     tiny = formats.MIN_NORMAL[dtype]
-    if flush_to_zero and bool((together.abs() < tiny).any()):
+    if flush_to_zero and bool((ends.abs() < tiny).any()):
         low = torch.where((low > 0) & (low < tiny), 0.0, low)
         high = torch.where((high < 0) & (high > -tiny), 0.0, high)
         bias = bias + torch.where((center != 0) & (center.abs() < tiny), tiny, 0.0)
-    kinds = ball.kinds
-    over = low[HARD].isinf() | high[HARD].isinf()
-    if kinds is not None:
-        over &= kinds == FINITE
-    if bool(over.any()):
+    if bool(ends.isinf().any()):
+        over = low[HARD].isinf() | high[HARD].isinf()
+        if kinds is not None:
+            over &= kinds == FINITE
         certain = low[HARD] == high[HARD]  # both ends, and so the center, are the same infinity
         possible = torch.where(high[HARD] == torch.inf, POS_INF, 0) | torch.where(low[HARD] == -torch.inf, NEG_INF, 0)
         possible |= torch.where(certain, 0, FINITE)

@@ -91,7 +91,7 @@ def _kinds(
     """uint8 [C, T, N], or None: what may come out where an operand is not finite, or where a partial sum may pass the
     largest float32. grown: a bound on every partial sum of any order."""
     overflow = grown > _MAX
-    if weight.scale is not None:
+    if acc.group > 1 and weight.scale is not None:
         overflow |= _scale_overflows(x, weight.scale)
     specials = x.kinds is not None or weight.kinds is not None
     if not specials and not bool(overflow.any()):

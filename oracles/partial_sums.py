@@ -6,10 +6,10 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
+from oracles.ball import grouped
 from oracles.numerics import Accumulator
 
 _STEP = 16
@@ -19,8 +19,8 @@ _ALIGNED = 32
 """The same for truncation: products that a tensor core aligns to the largest of them and cuts there, at most."""
 _TILE = 32
 """Columns that may be added apart, in two lanes, before they join the accumulator (AMX)."""
-_PIECE = 1 << 18
-"""Partial sums that are held at a time, 2 MiB: what a core's cache holds."""
+_PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
+"""Partial sums that are held at a time: 2 MiB, what a core's cache holds; 256 MiB, to keep a GPU busy."""
 _CALL = 1 << 14
 """Elements below which a call costs more than its work; cumsum is slow but one call."""
 _FEW = 16
@@ -58,18 +58,17 @@ def bound(
     places = None if asked is None else asked.nonzero()
     if places is None or len(places) * _FEW > grown.numel():
         sums = PartialSums(total=torch.zeros_like(grown), largest=torch.zeros_like(grown))
-        _look(_Matrices(x, w), sums, acc)
+        _all_at_once(x, w, sums, acc)
         return sums
     columns = x.shape[-1]
     additions = 2 * columns // acc.group * (1 + acc.product_roundings)
     sums = PartialSums(total=additions * grown.square(), largest=grown.clone())
-    at_once = max(1, _PIECE * _STEP // columns)
+    at_once = max(1, _PIECE[x.device.type] * _STEP // columns)
     for start in range(0, len(places), at_once):
         expert, token, row = places[start : start + at_once].unbind(1)
-        found = PartialSums(total=grown.new_zeros(len(expert), 1, 1), largest=grown.new_zeros(len(expert), 1, 1))
-        _look(_Products(x[expert, token] * w[expert, row]), found, acc)
-        sums.total[expert, token, row] = found.total.flatten()
-        sums.largest[expert, token, row] = found.largest.flatten()
+        total, largest = _one_by_one(x[expert, token] * w[expert, row], acc)
+        sums.total[expert, token, row] = total
+        sums.largest[expert, token, row] = largest
     return sums
 
 
@@ -78,93 +77,66 @@ def block_sums(x: torch.Tensor, w: torch.Tensor, step: int) -> torch.Tensor:
     return _blocks(x, step) @ _blocks(w, step).mT
 
 
-class _Operands(Protocol):
-    """A set of dot products, C times T times N of them, of K columns."""
-
-    @property
-    def columns(self) -> int: ...
-
-    def steps(self, columns: slice, step: int, lanes: int, group: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """[C, steps, T, N]: sums of the products in each step, lane after lane, and of their magnitudes; None for the
-        latter when a step is one group, which is added exactly."""
-
-    def squares(self) -> torch.Tensor:
-        """[C, T, N]: the sum of the squared products."""
-
-    def pieces(self, steps: int) -> Iterator[tuple[_Operands, slice, slice]]:
-        """Parts with about _PIECE partial sums, and the experts and rows that they are."""
+def _one_by_one(products: torch.Tensor, acc: Accumulator) -> tuple[torch.Tensor, torch.Tensor]:
+    """(total, largest), each [P], of products [P, K] that are added to nearest."""
+    total = largest = products.new_zeros(len(products))
+    for sums, rest in _every_order(products, acc):
+        total = torch.maximum(total, sums.square().sum(1) + rest)
+        largest = torch.maximum(largest, sums.abs().amax(1))
+    if acc.product_roundings:
+        total = total + acc.product_roundings * acc.group * products.square().sum(1)
+    return total, largest
 
 
-@dataclass(frozen=True, slots=True)
-class _Matrices:
-    """All products of x [C, T, K] and w [C, N, K]."""
-
-    x: torch.Tensor
-    w: torch.Tensor
-
-    @property
-    def columns(self) -> int:
-        return self.x.shape[-1]
-
-    def steps(self, columns: slice, step: int, lanes: int, group: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        x, w = (_blocks(value[..., columns], step, lanes, group) for value in (self.x, self.w))
-        return x @ w.mT, x.abs() @ w.abs().mT if step > group else None
-
-    def squares(self) -> torch.Tensor:
-        return self.x.square() @ self.w.square().mT
-
-    def pieces(self, steps: int) -> Iterator[tuple[_Operands, slice, slice]]:
-        (experts, tokens, _), rows = self.x.shape, self.w.shape[1]
-        together = max(1, _PIECE // (tokens * rows * steps))
-        part = rows if together > 1 else max(1, _PIECE // (tokens * steps))
-        for first, row in itertools.product(range(0, experts, together), range(0, rows, part)):
-            some, those = slice(first, first + together), slice(row, row + part)
-            yield _Matrices(self.x[some], self.w[some, those]), some, those
+def _every_order(products: torch.Tensor, acc: Accumulator) -> Iterator[tuple[torch.Tensor, torch.Tensor | float]]:
+    """(partial sums [P, additions], the sum of squares [P] of more) of products [P, K] in each declared order."""
+    groups = grouped(products, acc.group).sum(-1) if acc.group > 1 else products
+    count = groups.shape[1]
+    for lanes in acc.lanes:
+        main = count - count % lanes
+        prefix = grouped(groups[:, :main], lanes).cumsum(1)
+        ends = prefix[:, -1:].flatten(1)
+        after = ends.sum(1, keepdim=True) + groups[:, main:].cumsum(1)
+        # Of the tree in which lanes meet, the root, and the squares of the levels below: 2, 4 ... L / 2 times those of
+        # the lanes, at most (Cauchy-Schwarz).
+        root = ends.abs().sum(1, keepdim=True) if lanes > 1 else ends[:, :0]
+        yield torch.cat((prefix.flatten(1), root, after), 1), max(0, lanes - 2) * ends.square().sum(1)
+    for parts in acc.splits:
+        if parts > 1 and count % parts == 0:
+            prefix = groups.reshape(len(groups), parts, -1).cumsum(2)
+            yield torch.cat((prefix.flatten(1), prefix[:, :, -1].cumsum(1)), 1), 0.0
+    if 2 in acc.lanes and _TILE % (2 * acc.group) == 0:
+        prefix = groups.reshape(len(groups), -1, _TILE // (2 * acc.group), 2).cumsum(2)
+        tile = prefix[:, :, -1].sum(-1)
+        yield torch.cat((prefix.flatten(1), tile, tile.cumsum(1)), 1), 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Products:
-    """Some dot products, given by their products [C, K]; T = N = 1."""
-
-    value: torch.Tensor
-
-    @property
-    def columns(self) -> int:
-        return self.value.shape[-1]
-
-    def steps(self, columns: slice, step: int, lanes: int, group: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        places = self.value[:, columns].reshape(len(self.value), -1, step // group, lanes, group)
-
-        def added(value: torch.Tensor) -> torch.Tensor:
-            return value.sum((2, 4)).mT.reshape(len(value), -1, 1, 1)
-
-        return added(places), added(places.abs()) if step > group else None
-
-    def squares(self) -> torch.Tensor:
-        return self.value.square().sum(-1)[:, None, None]
-
-    def pieces(self, steps: int) -> Iterator[tuple[_Operands, slice, slice]]:
-        del steps  # there are few
-        yield self, slice(None), slice(None)
-
-
-def _look(operands: _Operands, sums: PartialSums, acc: Accumulator) -> None:
+def _all_at_once(x: torch.Tensor, w: torch.Tensor, sums: PartialSums, acc: Accumulator) -> None:
     tiles = torch.zeros_like(sums.total)
     for lanes in acc.lanes:
-        orders = _Orders.of(operands.columns, lanes, acc)
-        for piece, experts, rows in operands.pieces(operands.columns // orders.step):
-            part = sums.part(experts, rows)
-            orders.look(piece, part)
+        orders = _Orders.of(x.shape[-1], lanes, acc)
+        for experts, rows in _pieces(sums.total.shape, x.shape[-1] // orders.step, _PIECE[x.device.type]):
+            some, those, part = x[experts], w[experts, rows], sums.part(experts, rows)
+            orders.look(some, those, part)
             if lanes == 2:
                 # Each 32 columns from 0: no sum in a lane passes the bound of its step. In a tile there is one more
                 # addition of two lanes, and one to the accumulator: one in 32 of those in order.
-                tile = piece.steps(slice(None), _TILE, 1, _TILE)[0].abs()
+                tile = block_sums(some, those, _TILE).abs()
                 tiles[experts, :, rows] = (tile if orders.truncates else tile.square()).sum(1)
                 part.raise_to(part.total, tile.amax(1))
     if 2 in acc.lanes:
         sums.total.mul_(1 + 1 / _TILE).add_(tiles)
     if acc.product_roundings:
-        sums.total.add_(operands.squares(), alpha=acc.product_roundings * acc.group)
+        sums.total.add_(x.square() @ w.square().mT, alpha=acc.product_roundings * acc.group)
+
+
+def _pieces(shape: torch.Size, steps: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Parts of [C, T, N] with about `size` partial sums: whole experts, or some rows of one."""
+    experts, tokens, rows = shape
+    together = max(1, size // (tokens * rows * steps))
+    part = rows if together > 1 else max(1, size // (tokens * steps))
+    for first, row in itertools.product(range(0, experts, together), range(0, rows, part)):
+        yield slice(first, first + together), slice(row, row + part)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,11 +164,11 @@ class _Orders:
         step = _step(main // math.lcm(lanes, *splits), acc.group, longest) if main else acc.group
         return cls(lanes=lanes, main=main, step=step, group=acc.group, splits=splits, truncates=truncates)
 
-    def look(self, operands: _Operands, sums: PartialSums) -> None:
-        """Raise `sums` to those of the operands."""
+    def look(self, x: torch.Tensor, w: torch.Tensor, sums: PartialSums) -> None:
+        """Raise `sums` to those of x [C, T, K] times w [C, N, K]."""
         total, largest, start = torch.zeros_like(sums.total), torch.zeros_like(sums.total), None
         if self.main:
-            products, inside = operands.steps(slice(0, self.main), self.step, self.lanes, self.group)
+            products, inside = self._steps(x[..., : self.main], w[..., : self.main], self.step, self.lanes)
             for parts in self.splits:
                 sums.raise_to(*self._split(products, inside, parts))
             ends, each = _walk(products, inside, self.lanes)
@@ -207,13 +179,21 @@ class _Orders:
                 top = size.sum(1)
                 joined = self.lanes * top if self.truncates else 2 * (self.lanes - 1) * size.square().sum(1)
                 total, largest = total + joined, torch.maximum(largest, top)
-        rest = operands.columns - self.main
+        rest = x.shape[-1] - self.main
         if rest:
             step = _step(rest, self.group, _STEP)
-            products, inside = operands.steps(slice(self.main, None), step, 1, self.group)
+            products, inside = self._steps(x[..., self.main :], w[..., self.main :], step, 1)
             _, each = _walk(products, inside, 1, start)
             total, largest = total + self._added(each, step), torch.maximum(largest, each.amax(1))
         sums.raise_to(total, largest)
+
+    def _steps(
+        self, x: torch.Tensor, w: torch.Tensor, step: int, lanes: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """[C, steps, T, N]: sums of the products in each step, lane after lane, and of their magnitudes; None for the
+        latter when a step is one group, which is added exactly."""
+        x, w = (_blocks(value, step, lanes, self.group) for value in (x, w))
+        return x @ w.mT, x.abs() @ w.abs().mT if step > self.group else None
 
     def _split(
         self, products: torch.Tensor, inside: torch.Tensor | None, parts: int

@@ -113,6 +113,82 @@ def test_random_values_inside_the_ball_stay_inside(kind: str) -> None:
         assert bool((error <= out.radius[HARD, 0] * (1 + 2.0**-20) + 2.0**-24 * w.abs().sum(1) * 4).all())
 
 
+# --- sums in float arithmetic, unrounded -----------------------------------------------------------------------------
+
+
+def rows(name: str, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [6, K] and weights [24, K] whose sums are hard on a bound."""
+    generator = torch.Generator().manual_seed(columns)
+    uniform = torch.rand(6, columns, generator=generator, dtype=F64)
+    x = torch.randn(6, columns, generator=generator, dtype=F64)
+    w = torch.randint(-12, 13, (24, columns), generator=generator).double() / 2
+    match name:
+        case "positive":
+            x, w = x.abs(), w.abs()
+        case "narrow":
+            x, w = 1 + uniform / 4, torch.ones_like(w)
+        case "constant":
+            x = torch.full_like(x, 1.1)
+        case "one large, then small":
+            x, w = (1 + uniform) * 2.0**-19, w.abs()
+            x[:, 0], w[:, 0] = 8, 4
+        case "one large pair":
+            x, w = (1 + uniform) * 2.0**-19, w.abs()
+            x[:, 0], x[:, -1], w[:, 0], w[:, -1] = 8, -8, 4, 4
+        case "alternating":
+            x, w = x.abs() * (1 - 2 * (torch.arange(columns) % 2)), w.abs()
+        case "decreasing":
+            x, w = x.abs().sort(1, descending=True).values ** 4, w.abs()
+        case "wide":
+            x = x * torch.exp2(torch.randint(-12, 13, x.shape, generator=generator).double())
+        case "sparse":
+            x = x * (uniform < 0.1)
+        case "float32":
+            return x.float().double(), w
+        case "constant float32":
+            return x[:, :1].abs().float().double().expand(-1, columns).contiguous(), w.abs()
+    return x.bfloat16().double(), w
+
+
+ROWS = (
+    "normal", "positive", "narrow", "constant", "one large, then small", "one large pair", "alternating", "decreasing",
+    "wide", "sparse", "float32", "constant float32",
+)  # fmt: skip
+_DECLARED = Accumulator(lanes=(1, 2, 4), splits=(1, 2, 4))
+_ORDERS = (simulate.in_order, simulate.lanes(2), simulate.lanes(4), simulate.splits(4), simulate.tiles(32, 2))
+_ALIGNED = (simulate.in_order, simulate.aligned(4), simulate.aligned(16), simulate.aligned(32))
+_TRUNCATE = Accumulator(rounding="truncate")
+_ANY_ORDER = (simulate.backwards, simulate.shuffled, simulate.pairwise, simulate.lanes(16))
+ADDS: dict[str, tuple[Accumulator, tuple[simulate.Order, ...]]] = {
+    "float32": (_DECLARED, _ORDERS),
+    "flushes": (dataclasses.replace(_DECLARED, flush_to_zero=True), _ORDERS),
+    "14 bits": (dataclasses.replace(_DECLARED, unit_roundoff=2.0**-14, exact_bits=14), _ORDERS),
+    "rounded products": (dataclasses.replace(_DECLARED, product_roundings=1), _ORDERS),
+    "truncates": (_TRUNCATE, _ALIGNED),
+    "truncates to 14 bits": (dataclasses.replace(_TRUNCATE, unit_roundoff=2.0**-14, exact_bits=14), _ALIGNED),
+}
+USED: dict[str, float] = {"float32": 0.3, "truncates": 0.35}
+"""Share of the sharp radius that some sum is known to use: the bound is no larger than it has to be."""
+
+
+@pytest.mark.parametrize("columns", [96, 256])
+@pytest.mark.parametrize("adds", ADDS)
+def test_sums_stay_inside(adds: str, columns: int) -> None:
+    acc, orders = ADDS[adds]
+    most = 0.0
+    for name in ROWS:
+        x, w = rows(name, columns)
+        out = matmul(exact(x[None]), weight_of(w, unit=0.5), acc)
+        for order in (*orders, *_ANY_ORDER):
+            y = simulate.multiply(x, w, acc, simulate.Choices(order=order, fused=not acc.product_roundings))
+            error = (y - out.center[0]).abs()
+            assert bool((error <= out.radius[HARD, 0]).all()), name
+            if order in orders:
+                assert bool((error <= out.radius[SHARP, 0]).all()), name
+                most = max(most, float(torch.where(error > 0, error / out.radius[SHARP, 0], 0.0).max()))
+    assert most >= USED.get(adds, 0.0)
+
+
 # --- what is no number -----------------------------------------------------------------------------------------------
 
 
@@ -183,6 +259,16 @@ def test_the_sharp_radius_is_sought_where_it_is_undecided() -> None:
     assert bool((some.radius[SHARP] <= some.radius[HARD]).all())
     assert bool((some.radius[SHARP] >= full.radius[SHARP] * (1 - 1e-9)).all())
     assert torch.equal(some.radius[HARD], full.radius[HARD])
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_a_flushed_operand_loses_its_product(flush: bool) -> None:
+    """Certain or not, subnormal or only perhaps so."""
+    acc, w = Accumulator(flush_to_zero=flush), weight_of(torch.full((1, 32), 2.0**100), unit=2.0**100)
+    certain = matmul(ball_of(torch.full((1, 32), 2.0**-130)), w, acc)
+    perhaps = matmul(ball_of(torch.full((1, 32), 2.0**-126), 2.0**-133), w, acc)
+    assert (certain.radius[SHARP].item() >= 32 * 2.0**-30) == flush
+    assert (perhaps.radius[SHARP].item() >= 32 * 2.0**-26) == flush
 
 
 def test_flushing_widens_only_what_is_subnormal() -> None:

@@ -66,7 +66,10 @@ ORDERS: dict[str, tuple[Accumulator, Order]] = {
 @pytest.mark.parametrize("columns", [32, 64, 96, 160, 256])
 @pytest.mark.parametrize("name", ["normal", "positive", "alternating", "blocks alternate", "one large pair"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_declared_order_is_covered(order: str, name: str, columns: int) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_every_declared_order_is_covered(
+    few: bool, order: str, name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A group of 4 does not fill 16 lanes of an odd number of blocks: the last 32 columns follow at the end."""
     acc, run = ORDERS[order]
     x, w = operands(name, columns)
@@ -74,14 +77,17 @@ def test_every_declared_order_is_covered(order: str, name: str, columns: int) ->
     recorder = Recorder()
     run(products, recorder)
     total, largest = recorder.totals(products.shape[1:])
-    found = partial_sums.bound(x[None], w[None], acc, (x.abs() @ w.abs().mT)[None])
+    grown = (x.abs() @ w.abs().mT)[None]
+    if few:
+        monkeypatch.setattr(partial_sums, "_FEW", 1)
+    found = partial_sums.bound(x[None], w[None], acc, grown, torch.ones_like(grown, dtype=torch.bool))
     assert bool((total <= found.total[0] * (1 + 1e-9)).all())
     assert bool((largest <= found.largest[0] * (1 + 1e-9)).all())
 
 
 @pytest.mark.parametrize("columns", [64, 96])
 @pytest.mark.parametrize("order", ORDERS)
-def test_few_places_are_looked_at_alike(order: str, columns: int) -> None:
+def test_few_places_are_looked_at_more_closely(order: str, columns: int) -> None:
     acc = dataclasses.replace(ORDERS[order][0], product_roundings=1)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, 3, columns, generator=generator, dtype=torch.float64)
@@ -91,8 +97,10 @@ def test_few_places_are_looked_at_alike(order: str, columns: int) -> None:
     asked[0, 1, 3] = asked[1, 2, 69] = True
     dense, few = partial_sums.bound(x, w, acc, grown), partial_sums.bound(x, w, acc, grown, asked)
     for name in ("total", "largest"):
-        assert torch.allclose(getattr(few, name)[asked], getattr(dense, name)[asked], rtol=1e-12)
-        assert bool((getattr(few, name) >= getattr(dense, name) * (1 - 1e-12)).all())
+        close, crude = getattr(few, name), getattr(dense, name)
+        assert bool((close[asked] <= crude[asked] * (1 + 1e-12)).all())
+        assert bool((close[asked] >= crude[asked] * 0.05).all())
+        assert bool((close[~asked] >= crude[~asked] * (1 - 1e-12)).all())
 
 
 @pytest.mark.parametrize("piece", [1, 100, 3000])
@@ -102,7 +110,7 @@ def test_pieces_make_no_difference(piece: int, monkeypatch: pytest.MonkeyPatch) 
     w = torch.randn(3, 10, 96, generator=generator, dtype=torch.float64)
     acc = Accumulator(lanes=(1, 2, 4), splits=(1, 2, 4))
     whole = partial_sums.bound(x, w, acc, x.abs() @ w.abs().mT)
-    monkeypatch.setattr(partial_sums, "_PIECE", piece)
+    monkeypatch.setitem(partial_sums._PIECE, "cpu", piece)
     cut = partial_sums.bound(x, w, acc, x.abs() @ w.abs().mT)
     assert torch.allclose(whole.total, cut.total, rtol=1e-12)
     assert torch.allclose(whole.largest, cut.largest, rtol=1e-12)

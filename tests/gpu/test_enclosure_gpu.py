@@ -1,0 +1,88 @@
+"""The reference encloses on a CUDA device what it encloses on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from oracles.enclosure import FINITE
+from oracles.grouped_mm import GroupedMM
+from oracles.numerics import Accumulator, Numerics, Transcendental
+from oracles.problem import build
+from oracles.reference import enclose
+from strategies.scenario import Layer, Routing, Scenario, SetWeight, Shape, Situ, SwigluOai, ValueEdit, Values
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+_TRUNCATES = Accumulator(rounding="truncate", flush_to_zero=True)
+RECIPES = {
+    "grouped-mm": GroupedMM.numerics,
+    "tensor core": Numerics(
+        weights="exact",
+        gemm1=_TRUNCATES,
+        gemm2=_TRUNCATES,
+        activation=Transcendental(exp="fast", divide="fast", tanh="two_sigmoid", clamp_nan="limit", flush_to_zero=True),
+    ),
+    "q8_0": Numerics(
+        weights="exact",
+        hidden_quantizer="q8_0",
+        intermediate_quantizer="q8_0_portable",
+        gemm1=Accumulator(group=4, lanes=(1, 16)),
+        gemm2=Accumulator(group=32, product_roundings=1),
+        gemm1_output="float32",
+        gemm2_output="float32",
+        intermediate="float32",
+    ),
+}
+PLAIN = Scenario(shape=Shape(tokens=21, hidden=288, intermediate=160, experts=8, top_k=3))
+SCENARIOS = {
+    "plain": PLAIN,
+    "situ": dataclasses.replace(PLAIN, activation=Situ(per_expert=True), layer=Layer(biases="per_expert")),
+    "oai": dataclasses.replace(PLAIN, activation=SwigluOai(), output_dtype="float16"),
+    "wide": dataclasses.replace(PLAIN, values=Values(rule="wide", scale_low=0, scale_high=254)),
+    "special": dataclasses.replace(
+        PLAIN,
+        values=Values(
+            scale_low=235,
+            scale_high=255,
+            edits=(
+                ValueEdit(tensor="hidden_states", index=(0, 1), value="nan"),
+                ValueEdit(tensor="hidden_states", index=(1, 2), value="-inf"),
+            ),
+        ),
+        routing=Routing(edits=(SetWeight(token=3, slot=1, weight=torch.inf),)),
+    ),
+    "empty": Scenario(shape=Shape(tokens=0, hidden=64, intermediate=64, experts=2, top_k=1)),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_enclosures_are_the_same(name: str, recipe: str) -> None:
+    """Additions in float64 have another order there: an end may fall on the other side of a rounding, rarely."""
+    here = enclose(build(SCENARIOS[name], "cpu"), RECIPES[recipe])
+    there = enclose(build(SCENARIOS[name], "cuda"), RECIPES[recipe])
+    for value in (there.center, there.hard, there.sharp, there.kinds):
+        assert value.device.type == "cuda"
+    kinds = there.kinds.cpu()
+    assert (kinds != here.kinds).double().sum() <= 1e-3 * kinds.numel()
+    both = (kinds == FINITE) & (here.kinds == FINITE)
+    certain = both & (here.hard == 0) & (there.hard.cpu() == 0)
+    assert torch.equal(there.center.cpu()[certain], here.center[certain])
+    apart = (there.center.cpu() - here.center).abs()[both]
+    assert bool((apart <= (here.hard + there.hard.cpu())[both]).all())
+    for name_of in ("hard", "sharp"):
+        one, other = getattr(here, name_of)[both], getattr(there, name_of).cpu()[both]
+        assert (one != other).double().sum() <= 1e-3 * kinds.numel()
+
+
+def test_grouped_mm_on_the_device_is_inside() -> None:
+    oracle = GroupedMM()
+    problem = build(dataclasses.replace(PLAIN, activation=Situ()), "cuda")
+    out, y = enclose(problem, oracle.numerics), oracle(oracle.prepare(problem)).double()
+    assert bool(((y - out.center).abs() <= out.hard).all())
