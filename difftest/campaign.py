@@ -126,8 +126,9 @@ class _Campaign:
         }
         for spec in crashing(options.cases) & self.judges.keys():  # also what another shard has just found
             self.judges[spec].isolate()
-        # Drawn for all candidates, the missing ones too: the same options give the same scenarios on every machine.
-        self._capability = functools.reduce(Capability.union, map(capability_of, self._oracles.values()))
+        # Drawn for those that can run: what only a missing one could do would be unsupported by all others.
+        able = [capability_of(self._oracles[spec]) for spec in self.judges]
+        self._capability = functools.reduce(Capability.union, able) if able else Capability()
         self._scenarios = 0
         self._verdicts: dict[str, Counter[Verdict]] = {spec: Counter() for spec in self.judges}
         self._unsupported: dict[str, Counter[str]] = {spec: Counter() for spec in self.judges}
