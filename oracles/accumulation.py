@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from oracles import formats, partial_sums
-from oracles.ball import exponent_of, grouped, lsb
+from oracles.ball import exponent_of, lsb
 from oracles.enclosure import LAMBDA
 from oracles.numerics import Accumulator
 
@@ -201,7 +201,7 @@ def is_independent(x: torch.Tensor) -> torch.Tensor:
     index-coded rows fail and get the hard radius (most are exact anyway).
     """
     size = x.abs()
-    groups = grouped(size, formats.GROUP)
+    groups = formats.grouped(size, formats.GROUP)
     enough = 2 * _distinct(groups) >= (groups != 0).sum(-1)
     whole = 2 * _distinct(size) >= (size != 0).sum(-1).clamp(max=256)
     return torch.logical_and(enough.all(-1), whole).unsqueeze(-1)

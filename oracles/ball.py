@@ -110,11 +110,6 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     return settle(center, torch.cat((radius, bias[None])), kinds)
 
 
-def grouped(value: torch.Tensor, size: int) -> torch.Tensor:
-    """[..., K] -> [..., K / size, size]."""
-    return value.reshape(*value.shape[:-1], -1, size)
-
-
 def lsb(value: torch.Tensor) -> torch.Tensor:
     """float64: the largest power of two that divides each value; inf for 0. Others must be at least 2**-900."""
     raw = value.view(torch.int64)

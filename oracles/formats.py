@@ -39,7 +39,7 @@ def _bits(value: torch.Tensor) -> torch.Tensor:
     return value.view(torch.int64)
 
 
-def _grouped(value: torch.Tensor, size: int) -> torch.Tensor:
+def grouped(value: torch.Tensor, size: int) -> torch.Tensor:
     """[..., K] -> [..., K / size, size]."""
     return value.reshape(*value.shape[:-1], value.shape[-1] // size, size)
 
@@ -73,7 +73,7 @@ def unpack(packed: torch.Tensor) -> torch.Tensor:
 
 def pack(codes: torch.Tensor) -> torch.Tensor:
     """Inverse of `unpack`."""
-    pairs = _grouped(codes, 2)
+    pairs = grouped(codes, 2)
     return pairs[..., 0] | (pairs[..., 1] << 4)
 
 
@@ -156,8 +156,8 @@ def mxfp8_quantize(value: torch.Tensor, *, lowest: int = 0) -> tuple[torch.Tenso
 
 
 def _group_scale(value: torch.Tensor, largest: float) -> torch.Tensor:
-    return e8m0_encode_ceil(_grouped(value.abs(), GROUP).amax(-1) / largest)
+    return e8m0_encode_ceil(grouped(value.abs(), GROUP).amax(-1) / largest)
 
 
 def _scaled(value: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    return (_grouped(value, GROUP) * e8m0_decode(scale).unsqueeze(-1)).flatten(-2)
+    return (grouped(value, GROUP) * e8m0_decode(scale).unsqueeze(-1)).flatten(-2)

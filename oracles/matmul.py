@@ -9,7 +9,7 @@ import torch
 
 from oracles import accumulation, formats, kinds
 from oracles.accumulation import Weight
-from oracles.ball import F64, HARD, SHARP, Ball, grouped, settle
+from oracles.ball import F64, HARD, SHARP, Ball, settle
 from oracles.enclosure import ANY, FINITE, LAMBDA
 from oracles.numerics import Accumulator
 from oracles.partial_sums import block_sums
@@ -111,6 +111,6 @@ def _scale_overflows(x: Ball, scale: torch.Tensor) -> torch.Tensor:
     """bool [C, T, N]: the product of a block's two scales, d of x and that of the weight, may pass the largest float32
     although no element does: infinity times a sum of 0 is NaN. The largest element of a block is 127 d; ggml holds
     the weight's codes doubled, and so its scale halved."""
-    top = grouped(x.center.abs() + x.radius[HARD], formats.GROUP).amax(-1)
+    top = formats.grouped(x.center.abs() + x.radius[HARD], formats.GROUP).amax(-1)
     product = top.nan_to_num(0.0, 0.0, 0.0) @ (scale / 254).mT  # summed over the blocks, a little more than the largest
     return product > _MAX * (1 - 2.0**-20)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles.ball import grouped
+from oracles import formats
 from oracles.numerics import Accumulator
 
 _STEP = 16
@@ -90,11 +90,11 @@ def _one_by_one(products: torch.Tensor, acc: Accumulator) -> tuple[torch.Tensor,
 
 def _every_order(products: torch.Tensor, acc: Accumulator) -> Iterator[tuple[torch.Tensor, torch.Tensor | float]]:
     """(partial sums [P, additions], the sum of squares [P] of more) of products [P, K] in each declared order."""
-    groups = grouped(products, acc.group).sum(-1) if acc.group > 1 else products
+    groups = formats.grouped(products, acc.group).sum(-1) if acc.group > 1 else products
     count = groups.shape[1]
     for lanes in acc.lanes:
         main = count - count % lanes
-        prefix = grouped(groups[:, :main], lanes).cumsum(1)
+        prefix = formats.grouped(groups[:, :main], lanes).cumsum(1)
         ends = prefix[:, -1:].flatten(1)
         after = ends.sum(1, keepdim=True) + groups[:, main:].cumsum(1)
         # Of the tree in which lanes meet, the root, and the squares of the levels below: 2, 4 ... L / 2 times those of

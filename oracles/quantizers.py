@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from oracles import formats
-from oracles.ball import BIAS, HARD, Ball, grouped, settle
+from oracles.ball import BIAS, HARD, Ball, settle
 from oracles.enclosure import ANY, FINITE
 from oracles.numerics import Quantizer
 
@@ -30,8 +30,8 @@ def _q8_0(x: Ball, *, slack: float) -> Ball:
     follow the recipe itself. Sources: ggml, quantize_row_q8_0 in arch/x86/quants.c, arch/arm/quants.c, ggml-quants.c.
     d overflows at amax = 65520 * 127: no output that uses the block is then finite. Non-finite x is not defined.
     """
-    center, radius = grouped(x.center, formats.GROUP), grouped(x.radius, formats.GROUP)
-    kinds = None if x.kinds is None else grouped(x.kinds, formats.GROUP)
+    center, radius = formats.grouped(x.center, formats.GROUP), formats.grouped(x.radius, formats.GROUP)
+    kinds = None if x.kinds is None else formats.grouped(x.kinds, formats.GROUP)
     if kinds is not None:
         center = torch.where(kinds == FINITE, center, 0.0)
     amax = center.abs().amax(-1, keepdim=True)
