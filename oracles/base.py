@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -70,7 +71,7 @@ def names() -> list[str]:
 
 
 def get(spec: str) -> Oracle:
-    """The oracle that `spec` names: an entry point's name, `module:attribute` or `path/to/file.py:attribute`.
+    """The oracle that `spec` names: an entry point's name, `fault:NAME`, `module:attribute` or `file.py:attribute`.
 
     The attribute is an oracle, or a class or function that returns one without arguments. Raises `OracleNotFound`
     for anything else.
@@ -78,10 +79,23 @@ def get(spec: str) -> Oracle:
     target, colon, attribute = spec.rpartition(":")
     if not colon:
         return _instance(spec, _load_entry_point(spec))
+    if target == "fault":
+        return _fault(spec, attribute)
     module = _load_file(spec, Path(target)) if target.endswith(".py") else _load_module(spec, target)
     if not hasattr(module, attribute):
         raise OracleNotFound(f"oracle {spec!r}: {target} has no attribute {attribute!r}")
     return _instance(spec, getattr(module, attribute))
+
+
+def _fault(spec: str, name: str) -> Oracle:
+    faults = importlib.import_module("oracles.faults").FAULTS  # it imports this module
+    if name not in faults:
+        close = difflib.get_close_matches(name, faults) or list(faults)[:3]
+        raise OracleNotFound(
+            f"oracle {spec!r}: no fault of this name: use one of {len(faults)}, such as {', '.join(close)}"
+        )
+    found: Oracle = faults[name].oracle()
+    return found
 
 
 def _load_entry_point(spec: str) -> Any:

@@ -1,0 +1,19 @@
+"""Faults: named mistakes in an otherwise right implementation, twice used.
+
+Injected, they measure what the tool catches (`fault:NAME` is a candidate like any other). As hypotheses they explain a
+finding. CONTRIBUTING says how one is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from oracles.faults import activation, layout, routing
+from oracles.faults.fault import KINDS, REGISTERED, Fault, Kind
+from oracles.faults.twin import Twin
+
+FAULTS: Mapping[str, Fault] = MappingProxyType(REGISTERED)
+"""Every fault by name, class by class."""
+
+__all__ = ["FAULTS", "KINDS", "Fault", "Kind", "Twin", "activation", "layout", "routing"]
