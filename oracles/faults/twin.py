@@ -34,7 +34,7 @@ _GEMM = Accumulator(group=GROUP, splits=SPLITS)
 
 def in_groups(tensor: torch.Tensor, size: int = GROUP) -> torch.Tensor:
     """[..., K] as [..., K / size, size]."""
-    return tensor.reshape(*tensor.shape[:-1], -1, size)
+    return tensor.reshape(*tensor.shape[:-1], tensor.shape[-1] // size, size)
 
 
 @dataclass(eq=False)
@@ -121,7 +121,11 @@ class Twin:
 
     def unpacked(self, name: str, packed: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """float32 [E, N, K] of the E2M1 codes uint8 [E, N, K/2]."""
-        return PAIRS.to(packed.device).index_select(0, packed.flatten().int()).view(*packed.shape[:-1], -1)
+        return (
+            PAIRS.to(packed.device)
+            .index_select(0, packed.flatten().int())
+            .view(*packed.shape[:-1], 2 * packed.shape[-1])
+        )
 
     def scale_bytes(self, name: str, scale: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """uint8 [E, N, K/32]: each group's E8M0 byte."""
