@@ -120,6 +120,10 @@ class Case:
     def bucket(self) -> Bucket:
         return self.outcome.bucket
 
+    def marked(self, status: Status | None, upstream: str | None) -> Case:
+        """This case with another status or link; None leaves what is there."""
+        return dataclasses.replace(self, status=status or self.status, upstream=upstream or self.upstream)
+
     def to_json(self) -> dict[str, Any]:
         """The content of the file. `bucket` is there for people and for search; a reader checks that it is right."""
         data: dict[str, Any] = {"version": FORMAT_VERSION, "bucket": str(self.bucket), "status": str(self.status)}

@@ -190,6 +190,53 @@ def _replay_code(replays: Sequence[Replay]) -> int:
     return AGREE if ran and all(replay.expected for replay in replays) else MISSING
 
 
+@difftest.command(name="cases")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--mark", metavar="STATUS", type=click.Choice([str(status) for status in cases.Status]), help="Set it.")
+@click.option("--upstream", metavar="URL", help="Note the report that was filed about them.")
+def cases_command(paths: tuple[Path, ...], mark: str | None, upstream: str | None) -> int:
+    """List saved cases: status, finding, report upstream. PATH is a case file, or a folder of *.case.json.
+
+    With --mark or --upstream the files are edited, each whole or not at all.
+    """
+    code = AGREE
+    for path in _case_files(paths):
+        try:
+            case = cases.load(path)
+            if mark is not None or upstream is not None:
+                case = case.marked(None if mark is None else cases.Status(mark), upstream)
+                cases.save(case, path)
+        except cases.InvalidCase as error:
+            code = _complain(str(error), USAGE)
+        except cases.CaseNotWritten as error:
+            code = _complain(str(error), MISSING)
+        else:
+            print_lines(Console(), describe.case_lines(path, case))
+    return code
+
+
+@difftest.command(name="report")
+@click.argument("path", metavar="CASE", type=click.Path(path_type=Path))
+@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="New folder. [default: report-DIGEST]")
+@click.option("--sanitize", is_flag=True, help="Run the script under compute-sanitizer too.")
+def report_command(path: Path, out: Path | None, sanitize: bool) -> int:
+    """Write a report for people upstream: a script that needs no difftest, an issue to paste, and the environment.
+
+    The script is run before it is handed over. Exit code 1: it does not show the finding here.
+    """
+    from difftest.report import folder  # imports torch
+
+    try:
+        case = cases.load(path)
+        out = out or Path(f"report-{case.scenario.digest}")
+        report = folder.write(path, out, sanitized=sanitize)
+    except (cases.InvalidCase, folder.NoReport, LookupError) as error:
+        return _complain(str(error), USAGE)
+    verdict = None if report.proof is None else report.proof.verdict
+    print_lines(Console(), describe.report_lines(out, verdict, report.no_script))
+    return AGREE if report.proof is None or report.proof.reproduced else FINDINGS
+
+
 @difftest.command(name="oracles")
 def oracles_command() -> None:
     """List the installed oracles: whether each can run here, and the roundings it declares."""

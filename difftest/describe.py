@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from difftest.cases import Case
 from difftest.events import CaseNotSaved, JournalLost
 from difftest.findings import Finding, Summary
 from difftest.options import Options
@@ -26,11 +27,11 @@ def scenario_line(scenario: Scenario) -> str:
     parts = [f"M={shape.tokens} H={shape.hidden} I={shape.intermediate} E={shape.experts} K={shape.top_k}"]
     if parallel.ep_size > 1:
         parts.append(f"EP rank {parallel.ep_rank} of {parallel.ep_size}")
-    parts.append(scenario.activation.kind + _changed(scenario.activation))
+    parts.append(scenario.activation.kind + changed_fields(scenario.activation))
     defaults = {spec.name: spec.default for spec in dataclasses.fields(Scenario)}
     dtypes = ("precision", "output_dtype")
     parts += [getattr(scenario, name) for name in dtypes if getattr(scenario, name) != defaults[name]]
-    changes = {name: _changed(getattr(scenario, name)) for name in ("layer", "routing", "values", "execution")}
+    changes = {name: changed_fields(getattr(scenario, name)) for name in ("layer", "routing", "values", "execution")}
     parts += [name + changed for name, changed in changes.items() if changed]
     edits = [_edit(edit) for edit in (*scenario.routing.edits, *scenario.values.edits)]
     if edits:
@@ -41,17 +42,17 @@ def scenario_line(scenario: Scenario) -> str:
 
 def numerics_line(numerics: Any) -> str:
     """The roundings that an oracle declares (`oracles.numerics.Numerics`): those that are not the recipe's own."""
-    return _changed(numerics)[1:-1] or "the recipe, nothing else"
+    return changed_fields(numerics)[1:-1] or "the recipe, nothing else"
 
 
-def _changed(part: Any) -> str:
+def changed_fields(part: Any) -> str:
     """(name=value, ...) of the fields that are not at their default, edits aside; empty when there are none."""
     words = []
     for spec in dataclasses.fields(part):
         value = getattr(part, spec.name)
         if spec.name == "edits" or value == spec.default:
             continue
-        words.append(spec.name + (_changed(value) if dataclasses.is_dataclass(value) else f"={value}"))
+        words.append(spec.name + (changed_fields(value) if dataclasses.is_dataclass(value) else f"={value}"))
     return f"({', '.join(words)})" if words else ""
 
 
@@ -101,6 +102,22 @@ def _number(value: float) -> str:
 def replay_command(path: object) -> str:
     """The shell command that runs a saved case again."""
     return f"difftest replay {shlex.quote(str(path))}"
+
+
+def case_lines(path: object, case: Case) -> list[str]:
+    """A saved case in a list: status and finding, the scenario, and the report upstream."""
+    lines = [f"{case.status}  {path}", f"      {outcome_line(case.outcome)}", f"      {scenario_line(case.scenario)}"]
+    return [*lines, f"      upstream: {case.upstream or 'not reported'}"]
+
+
+def report_lines(folder: object, verdict: str | None, no_script: str) -> list[str]:
+    """A report that was written, and what its script came to."""
+    told = (
+        f"no script: {no_script}"
+        if verdict is None
+        else verdict.replace("**", "").replace("the machine below", "this machine").rstrip(":")
+    )
+    return [f"report: {folder}", told]
 
 
 def finding_lines(finding: Finding, options: Options) -> list[str]:

@@ -33,7 +33,8 @@ class Oracle(Protocol):
     lacks (read both through `capability_of` and `missing_of`); `deterministic = False` for one whose order of additions
     is not fixed; `batch_invariant = True` for one that promises the same bits for a row in any batch;
     `run_into(prepared, output)`, which writes into a caller's [M, H] and lets its guard bands be checked;
-    `packages`, the distributions whose versions a case of it should name.
+    `packages`, the distributions whose versions a case of it should name; `reproduction`, "file.py:function" beside
+    the oracle's own file, which calls the kernel without difftest (see `oracles.reproductions`), for reports.
     """
 
     name: str

@@ -150,6 +150,7 @@ class Cutlass(Adapter):
     """Oracle "cutlass": one eager call. Its arguments are those of `Adapter`."""
 
     name = "cutlass"
+    reproduction = "reproductions/cutlass.py:eager"
     _mode = "eager"
 
     def prepare(self, problem: Problem) -> Prepared:

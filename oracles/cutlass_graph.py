@@ -17,6 +17,7 @@ class CutlassGraph(Adapter):
     """
 
     name = "cutlass-graph"
+    reproduction = "reproductions/cutlass.py:graph"
     eager = Cutlass()
     _mode = "graph"
 

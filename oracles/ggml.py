@@ -42,6 +42,7 @@ class Ggml:
 
     name = "ggml"
     packages = ("ggml-python",)
+    reproduction = "reproductions/ggml.py:plain"
     capability = Capability(output_dtypes=frozenset({"bfloat16", "float16"}))
 
     def __init__(self) -> None:
@@ -76,6 +77,7 @@ class GgmlRepacked(Ggml):
     """
 
     name = "ggml-repacked"
+    reproduction = "reproductions/ggml.py:repacked"
 
     def missing(self) -> str | None:
         lacking = super().missing()

@@ -42,6 +42,7 @@ class GroupedMM:
     """
 
     name = "grouped-mm"
+    reproduction = "reproductions/grouped_mm.py:grouped_mm"
     capability = Capability(output_dtypes=frozenset({"bfloat16", "float16"}))
     numerics = Numerics(
         weights="bfloat16",

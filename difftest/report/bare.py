@@ -1,0 +1,68 @@
+"""Runs a script as if difftest were not installed, and notes the environment that it ran in.
+
+usage: python bare.py SCRIPT ENVIRONMENT_JSON PACKAGE... Exits as the script does. Stands alone: it must not bring in
+what it hides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+_HIDDEN = ("difftest", "oracles", "strategies")
+_VARIABLES = ("CUDA", "CUBLAS", "FLASHINFER", "GGML", "NCCL", "NVIDIA", "OMP", "PYTORCH", "SGLANG", "TORCH", "VLLM")
+"""Beginnings of the names of variables that may change an answer."""
+
+
+def _environment(packages: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: importlib.metadata.version(name) for name in ("torch", *packages)},
+        "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)},
+        "libraries": _libraries(packages),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        device = torch.cuda.get_device_properties(0)
+        driver = Path("/proc/driver/nvidia/version")
+        found["gpu"] = {
+            "name": device.name,
+            "capability": f"{device.major}.{device.minor}",
+            "memory": device.total_memory,
+            "cuda": torch.version.cuda,
+            "driver": driver.read_text().splitlines()[0] if driver.is_file() else "unknown",
+        }
+    return found
+
+
+def _libraries(packages: list[str]) -> dict[str, str]:
+    """sha256 of the shared objects in this process whose path names one of `packages`."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.is_file() else []
+    loaded = sorted({parts[5] for parts in (line.split(maxsplit=5) for line in lines) if len(parts) > 5})
+    names = [name.replace("-", "_").split("_")[0] for name in packages]
+    kernels = [path for path in loaded if ".so" in path and any(name in path for name in names)]
+    return {Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in kernels}
+
+
+def main(script: str, environment: str, *packages: str) -> None:
+    for name in _HIDDEN:
+        sys.modules[name] = None  # type: ignore[assignment]  # how Python is told that an import must fail
+    sys.argv = [script]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        Path(environment).write_text(json.dumps(_environment(list(packages)), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this file's folder
+    main(*sys.argv[1:])

@@ -1,0 +1,66 @@
+"""The layer as its definition says, in float64, with a rounding wherever the kernel is known to have one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+
+
+def dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """MXFP4 [..., K/2] and E8M0 [..., K/32] -> float64 [..., K]. The low nibble is the even column."""
+    codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()
+    factor = torch.where(scale == 255, torch.nan, torch.exp2(scale.double() - 127))
+    value: torch.Tensor = E2M1.double()[codes] * factor.repeat_interleave(32, -1)
+    return value
+
+
+def q8_0(x: torch.Tensor) -> torch.Tensor:
+    """ggml's Q8_0: int8 per 32 values, with a float16 scale."""
+    blocks = x.float().reshape(*x.shape[:-1], -1, 32)
+    amax = blocks.abs().amax(-1, keepdim=True)
+    codes = (blocks * torch.where(amax > 0, 127 / amax, 0.0)).round()
+    return (codes.double() * (amax / 127).half().double()).flatten(-2)
+
+
+def activate(p: SimpleNamespace, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    value = {name: float(vector[expert]) for name, vector in p.parameters.items()}
+    if p.activation == "swiglu":
+        return gate * torch.sigmoid(gate) * up
+    if p.activation == "swiglu_oai":
+        gate, up = gate.clamp(max=value["limit"]), up.clamp(-value["limit"], value["limit"])
+        return gate * torch.sigmoid(value["alpha"] * gate) * (up + value["beta"])
+    beta, linear_beta = value["beta"], value["linear_beta"]  # SiTU
+    return beta * torch.tanh(gate / beta) * torch.sigmoid(gate) * linear_beta * torch.tanh(up / linear_beta)
+
+
+def expected(p: SimpleNamespace, rounding: dict[str, str]) -> torch.Tensor:
+    """float64 [M, H]. rounding: by step, the dtype that the kernel's value has there, "q8_0", or "none"; and whether a
+    bias is added "before" the GEMM's result is rounded or "after"."""
+
+    def rounded(x: torch.Tensor, step: str) -> torch.Tensor:
+        if rounding[step] == "none":
+            return x
+        return q8_0(x) if rounding[step] == "q8_0" else x.to(getattr(torch, rounding[step])).double()
+
+    def biased(y: torch.Tensor, bias: torch.Tensor | None, expert: int, step: str) -> torch.Tensor:
+        if bias is None:
+            return rounded(y, step)
+        term = bias[expert].double()
+        return rounded(y + term, step) if rounding["bias"] == "before" else rounded(y, step) + term
+
+    out = torch.zeros(p.hidden_states.shape, dtype=torch.float64)
+    experts = len(p.w13)
+    for token in range(len(out)):
+        x = rounded(p.hidden_states[token].double(), "input")
+        for slot, global_id in enumerate(p.topk_ids[token].tolist()):
+            expert = global_id - p.first_expert
+            if global_id < 0 or not 0 <= expert < experts:
+                continue  # masked, or another rank's
+            h = biased(dequantize(p.w13[expert], p.w13_scale[expert]) @ x, p.w13_bias, expert, "gemm1")
+            a = rounded(rounded(activate(p, expert, *h.chunk(2)), "intermediate"), "intermediate_quantizer")
+            y = biased(dequantize(p.w2[expert], p.w2_scale[expert]) @ a, p.w2_bias, expert, "gemm2")
+            out[token] += p.routed_scaling_factor * float(p.topk_weights[token, slot]) * y
+    return out.to(p.output_dtype).double()
