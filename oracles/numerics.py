@@ -28,7 +28,11 @@ class Accumulator:
     accumulators, group by group, that meet in a balanced tree (1: in order); groups that do not fill all lanes follow
     in order. 2 lanes may also add each 32 columns from 0, and then add that sum (AMX). `splits` S: K cut into S equal
     ranges, each added in order, and their sums in order.
+    stripes: not None where thread blocks share K (stream-K): it may be cut at any multiple of so many columns, each
+    range is added from 0 and their sums are joined to nearest. In a range `lanes` take `interleave` columns in turn.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal partial sum become 0.
+
+    Raises `ValueError` for stripes that do not truncate, or that do not hold whole turns of all lanes.
     """
 
     unit_roundoff: float = 2.0**-24
@@ -38,7 +42,16 @@ class Accumulator:
     group: int = 1
     lanes: tuple[int, ...] = (1,)
     splits: tuple[int, ...] = (1,)
+    stripes: int | None = None
+    interleave: int = 1
     flush_to_zero: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stripes is None:
+            if self.interleave != 1:
+                raise ValueError(f"interleave = {self.interleave}: must be 1 without stripes")
+        elif self.rounding != "truncate" or any(self.stripes % (count * self.interleave) for count in self.lanes):
+            raise ValueError(f"stripes = {self.stripes}: must truncate and be a multiple of lanes times interleave")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +84,11 @@ class Numerics:
     hidden_quantizer, intermediate_quantizer: what the input of the GEMM passes first (`oracles.quantizers`): "none",
     "q8_0" (ggml's int8 per 32 with an fp16 scale, as its AVX code rounds) or "q8_0_portable" (as any of its codes may).
     gemm1_output, gemm2_output: dtype that the GEMM's result is rounded to. A bias is added in float32 before that
-    rounding when `bias_before_rounding`, else after it.
+    rounding when `bias_before_rounding`, else after it; `biased` is the dtype of that later sum.
     intermediate: dtype of the activation's result.
-    The router weight (routed_scaling_factor multiplied in, float32) times that result is summed over the slots in slot
-    order in float32, and rounded to the scenario's output dtype once.
+    router_weight: dtype that the router weight (routed_scaling_factor multiplied in, float32) is rounded to. weighted:
+    dtype of its product with that result ("float32": the product may also be fused into the sum). Products are summed
+    over the slots in slot order in float32, and the sum is rounded to the scenario's output dtype once.
     """
 
     weights: Float | Literal["exact"] = "float32"
@@ -82,8 +96,11 @@ class Numerics:
     gemm1: Accumulator = Accumulator()
     gemm1_output: Float = "bfloat16"
     bias_before_rounding: bool = True
+    biased: Float = "float32"
     activation: Transcendental = Transcendental()
     intermediate: Float = "bfloat16"
     intermediate_quantizer: Quantizer = "none"
     gemm2: Accumulator = Accumulator()
     gemm2_output: Float = "bfloat16"
+    router_weight: Float = "float32"
+    weighted: Float = "float32"

@@ -111,7 +111,33 @@ def _every_order(products: torch.Tensor, acc: Accumulator) -> Iterator[tuple[tor
         yield torch.cat((prefix.flatten(1), tile, tile.cumsum(1)), 1), 0.0
 
 
+def _striped(x: torch.Tensor, w: torch.Tensor, sums: PartialSums, acc: Accumulator) -> None:
+    """Any cut of K into stripes. A sum inside one is the difference of two of the lane's sums over all of K, so that no
+    sum passes the spread of these: the largest less the smallest, 0 among them."""
+    assert acc.stripes is not None
+    step = acc.interleave
+    tail = (0, -x.shape[-1] % acc.stripes)
+    x, w = torch.nn.functional.pad(x, tail), torch.nn.functional.pad(w, tail)
+    stripes = x.shape[-1] // acc.stripes
+    for lanes in acc.lanes:
+        for experts, rows in _pieces(sums.total.shape, x.shape[-1] // step, _PIECE[x.device.type]):
+            some, those = (_blocks(value, step, lanes, step) for value in (x[experts], w[experts, rows]))
+            prefix, inside = some @ those.mT, some.abs() @ those.abs().mT
+            shape = (len(prefix), lanes, -1, *prefix.shape[2:])
+            prefix, inside = prefix.view(shape).cumsum(2), inside.view(shape)
+            spread = prefix.amax(2).clamp_(min=0.0) - prefix.amin(2).clamp_(max=0.0)
+            # Of the lanes and of the stripes: no sum of theirs passes the lanes' spreads together.
+            joined = spread.sum(1)
+            cut = 1.25 * step * (prefix.shape[2] * joined + inside.sum((1, 2)) / 2)
+            sums.part(experts, rows).raise_to(
+                cut + stripes * lanes * joined, torch.maximum((spread + inside.amax(2) / 2).amax(1), joined)
+            )
+
+
 def _all_at_once(x: torch.Tensor, w: torch.Tensor, sums: PartialSums, acc: Accumulator) -> None:
+    if acc.stripes is not None:
+        _striped(x, w, sums, acc)
+        return
     tiles = torch.zeros_like(sums.total)
     for lanes in acc.lanes:
         orders = _Orders.of(x.shape[-1], lanes, acc)

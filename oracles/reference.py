@@ -13,7 +13,7 @@ import torch
 
 from oracles import activations, formats, kinds, quantizers
 from oracles.accumulation import SMALLEST_NORMAL, Weight
-from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded
+from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded, settle
 from oracles.enclosure import ANY, FINITE, Enclosure
 from oracles.matmul import Correlation, Undecided, matmul
 from oracles.numerics import Accumulator, Float, Numerics
@@ -160,19 +160,19 @@ def _biased_and_rounded(
 ) -> Ball:
     """Add the experts' bias [E_local, N] in float32, and round a GEMM's result to `dtype`, in the declared order."""
 
-    def biased(ball: Ball) -> Ball:
-        """One float32 addition is monotone: it can be applied to both ends."""
+    def biased(ball: Ball, dtype: Float) -> Ball:
+        """One addition is monotone: it can be applied to both ends."""
         if bias is None:
             return ball
         term = bias[part.experts].double().unsqueeze(1)
         shifted = Ball(center=ball.center + term, radius=ball.radius, kinds=ball.kinds)
-        return rounded(shifted, "float32", flush_to_zero=numerics.activation.flush_to_zero)
+        return rounded(shifted, dtype, flush_to_zero=numerics.activation.flush_to_zero)
 
     if numerics.bias_before_rounding:
-        ball = biased(ball)
+        ball = biased(ball, "float32")
     if dtype != "float32":  # the accumulator is float32 already
         ball = rounded(ball, dtype, flush_to_zero=acc.flush_to_zero)
-    return ball if numerics.bias_before_rounding else biased(ball)
+    return ball if numerics.bias_before_rounding else biased(ball, numerics.biased)
 
 
 def _undecided(bias: torch.Tensor | None, part: _Part, numerics: Numerics, dtype: Float) -> Undecided | None:
@@ -221,7 +221,8 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
     """Sum router weight times answer over each token's slots, in slot order, and round to the output dtype.
 
     Products may or may not be fused into the additions: each addition errs by u of its partial sum, each product by u
-    of its own. With few slots the sum of these is below lambda times their L2 norm: both radii take it.
+    of its own. With few slots the sum of these is below lambda times their L2 norm: both radii take it. Products that
+    are rounded to another dtype are balls of their own.
     """
     tokens, hidden = problem.hidden_states.shape
     slots = problem.topk_ids.shape[1]
@@ -237,22 +238,24 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
     is_exact = torch.ones_like(center, dtype=torch.bool)
     flush_to_zero = numerics.activation.flush_to_zero
     smallest = SMALLEST_NORMAL if flush_to_zero else 2.0**-149
-    out = None if pairs.kinds is None and bool(routes.weight.isfinite().all()) else finite_kinds(center)
+    weights = formats.round_to(routes.weight.double(), numerics.router_weight)
+    fused = numerics.weighted == "float32"
+    out = None if pairs.kinds is None and bool(weights.isfinite().all()) else finite_kinds(center)
     for position in range(int(counts.max()) if tokens else 0):
         rows = (counts > position).nonzero().squeeze(1)
         pair = order[starts[rows] + position]
-        weight = routes.weight[pair].double().unsqueeze(1)
-        value, spread = pairs.center[pair], pairs.radius[: SHARP + 1, pair]
-        if out is not None:
-            own = finite_kinds(value) if pairs.kinds is None else pairs.kinds[pair]
-            term = kinds.combine(kinds.product_of, own, kinds_of(weight).expand_as(own))
-            out[rows] = kinds.combine(kinds.sum_of, out[rows], term)
-            value, weight = torch.where(own == FINITE, value, 0.0), weight.nan_to_num(0.0, 0.0, 0.0)
-        product = weight * value
+        term = _weighted(pairs, pair, weights[pair].unsqueeze(1), out is not None)
+        if not fused:
+            term = rounded(term, numerics.weighted, flush_to_zero=numerics.gemm2.flush_to_zero)
+        product, spread = term.center, term.radius[: SHARP + 1]
+        if term.kinds is not None:
+            out = finite_kinds(center) if out is None else out
+            out[rows] = kinds.combine(kinds.sum_of, out[rows], term.kinds)
+            product = torch.where(term.kinds == FINITE, product, 0.0)
         center[rows] += product
-        radius[:, rows] += weight.abs() * spread
-        magnitude[rows] += product.abs() + weight.abs() * spread[HARD]
-        rounding[rows] += _U * (product.abs() + center[rows].abs() * (position > 0))
+        radius[:, rows] += spread
+        magnitude[rows] += product.abs() + spread[HARD]
+        rounding[rows] += _U * (product.abs() * fused + center[rows].abs() * (position > 0))
         is_exact[rows] &= _is_float32(product, smallest) & _is_float32(center[rows], smallest) & (spread[HARD] == 0)
     # Each rounding is relative to a sum that is itself off by what is inherited, and by the roundings before.
     inexact = radius * (1 + 4 * slots * _U) + 2 * rounding + 2 * slots * smallest
@@ -269,6 +272,17 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
         sharp=result.radius[SHARP],
         kinds=finite_kinds(center) if result.kinds is None else result.kinds,
     )
+
+
+def _weighted(pairs: Ball, pair: torch.Tensor, weight: torch.Tensor, special: bool) -> Ball:
+    """weight [P, 1] times the answers [P, H] of some pairs, exactly. special: something may not be finite."""
+    center, radius = pairs.center[pair], pairs.radius[:, pair]
+    if not special:
+        return Ball(center=weight * center, radius=weight.abs() * radius)
+    own = finite_kinds(center) if pairs.kinds is None else pairs.kinds[pair]
+    out = kinds.combine(kinds.product_of, own, kinds_of(weight).expand_as(own))
+    center, weight = torch.where(own == FINITE, center, 0.0), weight.nan_to_num(0.0, 0.0, 0.0)
+    return settle(weight * center, weight.abs() * radius, out)
 
 
 def _is_float32(value: torch.Tensor, smallest: float) -> torch.Tensor:

@@ -48,12 +48,13 @@ def simulate(problem: Problem, numerics: Numerics, choices: Choices) -> Tensor:
     for expert in live[live >= 0].unique().tolist():
         token, slot = (live == expert).nonzero(as_tuple=True)
         terms[token, slot] = layer.answer(expert, problem.hidden_states[token])
-    weights = (problem.topk_weights * torch.tensor(problem.routed_scaling_factor)).double()
+    weights = problem.topk_weights * torch.tensor(problem.routed_scaling_factor)
+    weights = weights.to(getattr(torch, numerics.router_weight)).double()
     flush = layer.flush
     for slot in range(live.shape[1]):
         product = weights[:, slot, None] * terms[:, slot]
-        if not choices.fused:
-            product = flush(f32(product))
+        if numerics.weighted != "float32" or not choices.fused:
+            product = flush(product.float().to(getattr(torch, numerics.weighted)).double())
         added = flush(f32(total + product))
         total = torch.where(live[:, slot, None] >= 0, added, total)
     return total.to(problem.output_dtype).double() if problem.output_dtype != torch.float32 else total
@@ -90,7 +91,9 @@ class _Layer:
             y = self.flush(f32(y + bias[expert].double()))
         y = self._round(y, dtype, flush=acc.flush_to_zero)
         if bias is not None and not self.numerics.bias_before_rounding:
-            y = self.flush(f32(y + bias[expert].double()))
+            y = self._round(
+                y + bias[expert].double(), self.numerics.biased, flush=self.numerics.activation.flush_to_zero
+            )
         return y
 
     def _round(self, value: Tensor, dtype: Float, *, flush: bool) -> Tensor:
@@ -246,6 +249,22 @@ def tiles(columns: int, count: int) -> Order:
     def order(products: Tensor, add: Adder) -> Tensor:
         inner = lanes(count)
         return in_order(torch.stack([inner(tile, add) for tile in products.split(columns)]), add)
+
+    return order
+
+
+def striped(cuts: int, lanes: int, interleave: int = 16) -> Order:
+    """K cut every so many columns. In each range tensor cores take `interleave` columns in turn; their sums are joined
+    in a tree, and those of the ranges in order, all to nearest."""
+
+    def order(products: Tensor, add: Adder) -> Tensor:
+        joint = Adder(24, False, add.flush)
+        ranges = []
+        for part in products.split(cuts):
+            blocks = part.split(interleave)
+            inner = [torch.cat(blocks[lane::lanes]) for lane in range(min(lanes, len(blocks)))]
+            ranges.append(pairwise(torch.stack([aligned(interleave)(lane, add) for lane in inner]), joint))
+        return in_order(torch.stack(ranges), joint)
 
     return order
 

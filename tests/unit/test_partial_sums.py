@@ -103,12 +103,18 @@ def test_few_places_are_looked_at_more_closely(order: str, columns: int) -> None
         assert bool((close[~asked] >= crude[~asked] * (1 - 1e-12)).all())
 
 
+@pytest.mark.parametrize(
+    "acc",
+    [
+        Accumulator(lanes=(1, 2, 4), splits=(1, 2, 4)),
+        Accumulator(rounding="truncate", lanes=(2, 4), stripes=64, interleave=16),
+    ],
+)
 @pytest.mark.parametrize("piece", [1, 100, 3000])
-def test_pieces_make_no_difference(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_make_no_difference(piece: int, acc: Accumulator, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(3, 4, 96, generator=generator, dtype=torch.float64)
     w = torch.randn(3, 10, 96, generator=generator, dtype=torch.float64)
-    acc = Accumulator(lanes=(1, 2, 4), splits=(1, 2, 4))
     whole = partial_sums.bound(x, w, acc, x.abs() @ w.abs().mT)
     monkeypatch.setitem(partial_sums._PIECE, "cpu", piece)
     cut = partial_sums.bound(x, w, acc, x.abs() @ w.abs().mT)
@@ -125,6 +131,44 @@ def test_large_sums_run_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     long = partial_sums.bound(x[None], w[None], acc, (x.abs() @ w.abs().mT)[None])
     assert torch.allclose(short.total, long.total, rtol=1e-12)
     assert torch.allclose(short.largest, long.largest, rtol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [32, 96, 256])
+@pytest.mark.parametrize("name", ["normal", "positive", "alternating", "blocks alternate", "one large pair"])
+@pytest.mark.parametrize("cuts", [64, 128, 1024])
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_every_stripe_is_covered(lanes: int, cuts: int, name: str, columns: int) -> None:
+    """All that is cut: each product, and each instruction's sum, against the largest that it is aligned to."""
+    x, w = operands(name, columns)
+    products = x.mT.unsqueeze(-1) * w.mT.unsqueeze(-2)
+    total, largest = torch.zeros(3, 5), torch.zeros(3, 5)
+    joined = torch.zeros(3, 5)
+    for part in products.split(cuts):
+        ends = torch.zeros(3, 5)
+        for lane in range(lanes):
+            start = torch.zeros(1, 3, 5)
+            for block in part.split(16)[lane::lanes]:
+                aligned_to = torch.cat((start, start + block.cumsum(0), block)).abs().amax(0)
+                total += 1.25 * 16 * aligned_to
+                largest = torch.maximum(largest, aligned_to)
+                start = start + block.sum(0)
+            ends += start[0]
+            total += ends.abs() * (lane > 0)
+        joined += ends
+        total += joined.abs()
+        largest = torch.maximum(largest, torch.maximum(ends.abs(), joined.abs()))
+    acc = Accumulator(rounding="truncate", lanes=(lanes,), stripes=64, interleave=16)
+    found = partial_sums.bound(x[None], w[None], acc, (x.abs() @ w.abs().mT)[None])
+    assert bool((total <= found.total[0] * (1 + 1e-9)).all())
+    assert bool((largest <= found.largest[0] * (1 + 1e-9)).all())
+
+
+def test_stripes_hold_whole_turns_of_the_lanes() -> None:
+    for wrong in ({"rounding": "nearest", "stripes": 64}, {"rounding": "truncate", "stripes": 64, "lanes": (3,)}):
+        with pytest.raises(ValueError, match="stripes = 64: must truncate and be a multiple of lanes times interleave"):
+            Accumulator(**wrong, interleave=16)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="interleave = 16: must be 1 without stripes"):
+        Accumulator(interleave=16)
 
 
 def test_block_sums() -> None:

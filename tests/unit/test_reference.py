@@ -168,6 +168,34 @@ def test_the_final_sum_flushes_where_the_activation_does(flush: bool) -> None:
     assert bool((out.hard[small] >= out.center[small].abs()).all()) == flush
 
 
+NARROW = Numerics(
+    weights="bfloat16", bias_before_rounding=False, biased="bfloat16", router_weight="bfloat16", weighted="bfloat16"
+)
+
+
+@pytest.mark.parametrize("exponent", [0, -8])
+def test_narrow_products_and_biases(exponent: int) -> None:
+    """Bias, router weight and their results in bfloat16: each is a rounding of its own."""
+    layer = Layer(biases="per_expert", routed_scaling_factor=2.5)
+    problem = build(scenario(tokens=64, top_k=4, layer=layer, values=Values(x_exponent=exponent)))
+    y = simulate.simulate(problem, NARROW, Choices(order=simulate.in_order))
+    found = enclose(problem, NARROW)
+    assert_inside(y, found)
+    wide = dataclasses.replace(NARROW, biased="float32", router_weight="float32", weighted="float32")
+    outside = (y - enclose(problem, wide).center).abs() > enclose(problem, wide).hard
+    assert float(outside.double().mean()) > 0.25  # without these roundings: many outputs are wrong
+    assert float((found.hard == 0).double().mean()) > 0.5  # and leaves little open
+
+
+def test_a_router_weight_that_a_narrow_dtype_cannot_hold() -> None:
+    problem = build(scenario(tokens=2, top_k=1))
+    huge = torch.tensor([[3.4e38], [1.0]])  # within float32, but infinite in bfloat16
+    made = dataclasses.replace(problem, topk_weights=huge)
+    found = enclose(made, NARROW)
+    assert bool(((found.kinds[0] & FINITE) == 0).all())
+    assert bool((found.kinds[1] == FINITE).all())
+
+
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ _FLUSHES = dataclasses.replace(_NEAREST, flush_to_zero=True)
 _NARROW = dataclasses.replace(_NEAREST, unit_roundoff=2.0**-14, exact_bits=14)
 _TRUNCATES = Accumulator(rounding="truncate")
 _TRUNCATES_14 = Accumulator(rounding="truncate", unit_roundoff=2.0**-14, exact_bits=14)
+_STRIPES = Accumulator(rounding="truncate", lanes=(2, 4), stripes=64, interleave=16, flush_to_zero=True)
 _FAST = Transcendental(exp="fast", divide="fast", tanh="two_sigmoid", clamp_nan="limit", flush_to_zero=True)
 
 _IN_ORDER = {"in_order": simulate.in_order}
@@ -36,6 +37,12 @@ _DECLARED: dict[str, Order] = {
     "splits 2": simulate.splits(2),
     "splits 4": simulate.splits(4),
     "tiles of 32": simulate.tiles(32, 2),
+}
+_STRIPED: dict[str, Order] = {
+    "4 lanes": simulate.striped(1 << 20, 4),
+    "2 lanes": simulate.striped(1 << 20, 2),
+    "stripes of 64": simulate.striped(64, 4),
+    "stripes of 192": simulate.striped(192, 2),
 }
 _ALIGNED: dict[str, Order] = {**_IN_ORDER, **{f"aligned {count}": simulate.aligned(count) for count in (4, 8, 16, 32)}}
 _UNDECLARED: dict[str, Order] = {
@@ -70,6 +77,16 @@ RECIPES = {
     "narrow": _recipe(_NARROW, _DECLARED, gemm1_output="float32", gemm2_output="float32"),
     "truncates": _recipe(_TRUNCATES, _ALIGNED, **_PLAIN),
     "truncates to 14 bits": _recipe(_TRUNCATES_14, _ALIGNED, gemm2_output="float32"),
+    "striped": _recipe(
+        _STRIPES,
+        _STRIPED,
+        weights="bfloat16",
+        bias_before_rounding=False,
+        biased="bfloat16",
+        activation=_FAST,
+        router_weight="bfloat16",
+        weighted="bfloat16",
+    ),
     "q8_0": _recipe(
         Accumulator(group=4, lanes=(1, 16)),
         {**_IN_ORDER, "lanes 16": simulate.lanes(16)},
@@ -172,7 +189,7 @@ def test_every_recipe_on_every_content(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("content", ["normal", "positive", "constant_positive", "repeated_up", "alternating"])
-@pytest.mark.parametrize("recipe", ["bfloat16", "fast float32", "truncates to 14 bits", "q8_0"])
+@pytest.mark.parametrize("recipe", ["bfloat16", "fast float32", "truncates to 14 bits", "striped", "q8_0"])
 def test_long_sums(recipe: str, content: str) -> None:
     chosen = RECIPES[recipe]
     made = problem(content, _DEEP, mirror=True)
