@@ -141,21 +141,21 @@ def test_every_stripe_is_covered(lanes: int, cuts: int, name: str, columns: int)
     """All that is cut: each product, and each instruction's sum, against the largest that it is aligned to."""
     x, w = operands(name, columns)
     products = x.mT.unsqueeze(-1) * w.mT.unsqueeze(-2)
-    total, largest = torch.zeros(3, 5), torch.zeros(3, 5)
-    joined = torch.zeros(3, 5)
+    nothing = products.new_zeros(3, 5)
+    total = largest = joined = nothing
     for part in products.split(cuts):
-        ends = torch.zeros(3, 5)
+        ends = nothing
         for lane in range(lanes):
-            start = torch.zeros(1, 3, 5)
+            start = nothing[None]
             for block in part.split(16)[lane::lanes]:
                 aligned_to = torch.cat((start, start + block.cumsum(0), block)).abs().amax(0)
-                total += 1.25 * 16 * aligned_to
+                total = total + 1.25 * 16 * aligned_to
                 largest = torch.maximum(largest, aligned_to)
                 start = start + block.sum(0)
-            ends += start[0]
-            total += ends.abs() * (lane > 0)
-        joined += ends
-        total += joined.abs()
+            ends = ends + start[0]
+            total = total + ends.abs() * (lane > 0)
+        joined = joined + ends
+        total = total + joined.abs()
         largest = torch.maximum(largest, torch.maximum(ends.abs(), joined.abs()))
     acc = Accumulator(rounding="truncate", lanes=(lanes,), stripes=64, interleave=16)
     found = partial_sums.bound(x[None], w[None], acc, (x.abs() @ w.abs().mT)[None])
