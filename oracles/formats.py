@@ -113,9 +113,14 @@ def e4m3_decode(byte: torch.Tensor) -> torch.Tensor:
     return torch.where(code >= 0x80, -magnitude, magnitude)
 
 
+def e4m3_round(value: torch.Tensor) -> torch.Tensor:
+    """float64 -> the nearest even E4M3 value as float64, saturating at 448; no NaN."""
+    return _round(value.clamp(-E4M3_MAX, E4M3_MAX), 4, -6)
+
+
 def e4m3_encode(value: torch.Tensor) -> torch.Tensor:
     """float64 -> bytes, nearest even, saturating at 448; NaN -> 0x7F."""
-    magnitude = _round(value.abs().clamp(max=E4M3_MAX), 4, -6)
+    magnitude = e4m3_round(value.abs())
     raw = _bits(magnitude)
     normal = (((raw >> 52) - 1023 + 7) << 3) | ((raw >> 49) & 7)
     code = torch.where(magnitude < 2.0**-6, (magnitude * 2.0**9).nan_to_num().to(torch.int64), normal)

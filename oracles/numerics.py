@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Float = Literal["float32", "bfloat16", "float16"]
-Quantizer = Literal["none", "q8_0", "q8_0_portable"]
+Quantizer = Literal["none", "q8_0", "q8_0_portable", "mxfp8", "mxfp8_flushed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,8 @@ class Numerics:
     weights: dtype that holds a dequantised weight (4 and 6 under the top scale bytes overflow), or "exact" where none
     is ever held (integers that are scaled after they were added).
     hidden_quantizer, intermediate_quantizer: what the input of the GEMM passes first (`oracles.quantizers`): "none",
-    "q8_0" (ggml's int8 per 32 with an fp16 scale, as its AVX code rounds) or "q8_0_portable" (as any of its codes may).
+    "q8_0" (ggml's int8 per 32 with an fp16 scale, as its AVX code rounds) or "q8_0_portable" (as any of its codes may),
+    "mxfp8" (FlashInfer's E4M3 per 32 with an E8M0 scale) or "mxfp8_flushed" (compiled with subnormals flushed).
     gemm1_output, gemm2_output: dtype that the GEMM's result is rounded to. A bias is added in float32 before that
     rounding when `bias_before_rounding`, else after it; `biased` is the dtype of that later sum.
     intermediate: dtype of the activation's result.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from oracles import formats
+from oracles import formats, mxfp8
 from oracles.ball import BIAS, HARD, Ball, settle
 from oracles.enclosure import ANY, FINITE
 from oracles.numerics import Quantizer
@@ -20,6 +20,10 @@ def apply(x: Ball, quantizer: Quantizer) -> Ball:
         case "q8_0_portable":
             # 1 / (amax / 127) is within 1.5 ulp of 127 / amax. More than that also takes both sides of a tie.
             return _q8_0(x, slack=2.0**-21)
+        case "mxfp8":
+            return mxfp8.apply(x, flush_to_zero=False)
+        case "mxfp8_flushed":
+            return mxfp8.apply(x, flush_to_zero=True)
 
 
 def _q8_0(x: Ball, *, slack: float) -> Ball:
