@@ -9,11 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from oracles.faults import activation, layout, routing
+from oracles.faults import activation, execution, layout, memory, non_finite, numerics, routing
 from oracles.faults.fault import KINDS, REGISTERED, Fault, Kind
 from oracles.faults.twin import Twin
 
 FAULTS: Mapping[str, Fault] = MappingProxyType(REGISTERED)
 """Every fault by name, class by class."""
 
-__all__ = ["FAULTS", "KINDS", "Fault", "Kind", "Twin", "activation", "layout", "routing"]
+__all__ = [
+    "FAULTS",
+    "KINDS",
+    "Fault",
+    "Kind",
+    "Twin",
+    "activation",
+    "execution",
+    "layout",
+    "memory",
+    "non_finite",
+    "numerics",
+    "routing",
+]

@@ -26,7 +26,8 @@ SCALES = torch.tensor([2.0 ** (byte - 127) for byte in range(255)] + [torch.nan]
 """float32 [256]: the E8M0 scale of a byte."""
 
 SPLITS = (1, 2, 4)
-"""Ranges that K is cut into, by tactic."""
+TILES = (16, 32, 64, 128)
+"""A tactic t cuts K into SPLITS[t % 3] ranges and an expert's rows into tiles of TILES[t // 3]."""
 
 # 32 columns are added in float64, which is as good as exact, and each such sum is rounded once into a float32 one.
 _GEMM = Accumulator(group=GROUP, splits=SPLITS)
@@ -76,6 +77,16 @@ class Call:
         return self.problem.scenario.execution.tactic or 0
 
     @property
+    def splits(self) -> int:
+        """Ranges that K is cut into."""
+        return SPLITS[self.tactic % len(SPLITS)]
+
+    @property
+    def tile(self) -> int:
+        """Rows of one expert that are computed together."""
+        return TILES[self.tactic // len(SPLITS)]
+
+    @property
     def place(self) -> torch.Tensor:
         """int64 [P]: how many pairs of the same expert come before."""
         start = torch.searchsorted(self.expert, self.expert)
@@ -86,7 +97,7 @@ class Twin:
     """A right implementation, the base of every fault.
 
     Rounded to bfloat16: the result of each GEMM, and the activation's. Biases, activation, router weights and the
-    final sum are in float32. A tactic cuts K into as many ranges as `SPLITS` says, where they come out equal.
+    final sum are in float32. A tactic cuts K into ranges, where they come out equal, and an expert's rows into tiles.
     """
 
     name = "twin"
@@ -94,7 +105,7 @@ class Twin:
         precisions=frozenset({"bf16xmxfp4", "mxfp8xmxfp4"}),
         output_dtypes=frozenset({"bfloat16", "float16"}),
         modes=frozenset({"eager", "graph"}),
-        tactics=len(SPLITS),
+        tactics=len(SPLITS) * len(TILES),
     )
     numerics = Numerics(
         gemm1=_GEMM,
@@ -119,7 +130,7 @@ class Twin:
         scale = self.scale_of(self.scale_bytes(name, getattr(problem, f"{name}_scale")))
         return (in_groups(values) * scale.unsqueeze(-1)).flatten(-2)
 
-    def unpacked(self, name: str, packed: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def unpacked(self, name: str, packed: torch.Tensor) -> torch.Tensor:
         """float32 [E, N, K] of the E2M1 codes uint8 [E, N, K/2]."""
         return (
             PAIRS.to(packed.device)
@@ -127,7 +138,7 @@ class Twin:
             .view(*packed.shape[:-1], 2 * packed.shape[-1])
         )
 
-    def scale_bytes(self, name: str, scale: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def scale_bytes(self, name: str, scale: torch.Tensor) -> torch.Tensor:
         """uint8 [E, N, K/32]: each group's E8M0 byte."""
         return scale
 
@@ -221,7 +232,7 @@ class Twin:
         factor = self.hidden_scales(call, scale).unsqueeze(-1)
         return (in_groups(q.float()) * factor).flatten(-2)
 
-    def hidden_scales(self, call: Call, scale: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def hidden_scales(self, call: Call, scale: torch.Tensor) -> torch.Tensor:
         """float32 [M, H/32] of the E8M0 bytes of an MXFP8 x."""
         return self.scale_of(scale)
 
@@ -246,19 +257,22 @@ class Twin:
     def dot(self, call: Call, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """float32 [P, N]: each pair's x [P, K] times its expert's weight [N, K]."""
         out = self.allocate(call.problem, (len(x), weight.shape[1]), torch.float32)
+        first = 0
         for expert, count in enumerate(torch.bincount(call.expert, minlength=len(weight)).tolist()):
             if count:
-                rows = call.expert == expert
-                blocks = in_groups(x[rows].double()).transpose(0, 1)
                 columns = in_groups(weight[expert].double()).movedim(0, 2)
-                out[rows] = self.accumulated(call, torch.bmm(blocks, columns))
+                for start in range(first, first + count, call.tile):
+                    rows = slice(start, min(start + call.tile, first + count))
+                    blocks = in_groups(x[rows].double()).transpose(0, 1)
+                    out[rows] = self.accumulated(call, torch.bmm(blocks, columns))
+            first += count
         return out
 
     def accumulated(self, call: Call, blocks: torch.Tensor) -> torch.Tensor:
         """float32 [T, N]: the sum over the K blocks, float64 [K/32, T, N], as the tactic orders it."""
-        splits = SPLITS[call.tactic] if len(blocks) % SPLITS[call.tactic] == 0 else 1
-        ranges = [self.summed(part) for part in blocks.chunk(splits)]
-        return ranges[0] if splits == 1 else self.summed(torch.stack(ranges).double())
+        if call.splits == 1 or len(blocks) % call.splits:
+            return self.summed(blocks)
+        return self.summed(torch.stack([self.summed(part) for part in blocks.chunk(call.splits)]).double())
 
     def summed(self, blocks: torch.Tensor) -> torch.Tensor:
         """float32 [T, N]: the sum of float64 [B, T, N], rounded at each addition."""
@@ -275,7 +289,7 @@ class Twin:
         """float32 [P, N]: plus the bias [E_local, N] of each pair's expert, if there is one."""
         return value if bias is None else value + bias[call.expert].float()
 
-    def halves(self, call: Call, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG002
+    def halves(self, call: Call, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(gate, up), each [P, I]."""
         gate, up = h.chunk(2, dim=-1)
         return gate, up
@@ -309,7 +323,7 @@ class Twin:
     def situ(self, gate: torch.Tensor, up: torch.Tensor, beta: torch.Tensor, linear_beta: torch.Tensor) -> torch.Tensor:
         return beta * torch.tanh(gate / beta) * torch.sigmoid(gate) * (linear_beta * torch.tanh(up / linear_beta))
 
-    def intermediate(self, call: Call, a: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def intermediate(self, call: Call, a: torch.Tensor) -> torch.Tensor:
         """float32 [P, I]: the activation's result, as bfloat16 holds it."""
         return a.to(torch.bfloat16).float()
 
@@ -329,6 +343,6 @@ class Twin:
             total = total + torch.where(live, slots[:, slot] * weights[:, slot, None], 0.0)
         return total
 
-    def store(self, call: Call, total: torch.Tensor, output: torch.Tensor) -> None:  # noqa: ARG002
+    def store(self, call: Call, total: torch.Tensor, output: torch.Tensor) -> None:
         """Write every row of `output` [M, H]."""
         output.copy_(total)
