@@ -21,6 +21,8 @@ from strategies.capability import Capability
 from strategies.scenario import Scenario
 
 ENTRY_POINT_GROUP = "difftest.oracles"
+EMULATIONS_GROUP = "difftest.emulations"
+"""Oracles that stand for hardware which is not there. They are run when asked for, and never by default."""
 
 
 @runtime_checkable
@@ -67,8 +69,14 @@ class OracleNotFound(LookupError):
 
 
 def names() -> list[str]:
-    """Names of the installed oracles, sorted."""
-    return sorted({entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)})
+    """Names of the installed oracles, emulations included, sorted."""
+    groups = (ENTRY_POINT_GROUP, EMULATIONS_GROUP)
+    return sorted({entry.name for group in groups for entry in importlib.metadata.entry_points(group=group)})
+
+
+def emulations() -> frozenset[str]:
+    """Names of those that emulate hardware: nothing is proved of a kernel by a run of one."""
+    return frozenset(entry.name for entry in importlib.metadata.entry_points(group=EMULATIONS_GROUP))
 
 
 def get(spec: str) -> Oracle:
@@ -100,11 +108,12 @@ def _fault(spec: str, name: str) -> Oracle:
 
 
 def _load_entry_point(spec: str) -> Any:
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=spec):
-        try:
-            return entry.load()
-        except Exception as error:
-            raise OracleNotFound(f"oracle {spec!r}: {entry.value} fails to load: {_told(error)}") from error
+    for group in (ENTRY_POINT_GROUP, EMULATIONS_GROUP):
+        for entry in importlib.metadata.entry_points(group=group, name=spec):
+            try:
+                return entry.load()
+            except Exception as error:
+                raise OracleNotFound(f"oracle {spec!r}: {entry.value} fails to load: {_told(error)}") from error
     raise OracleNotFound(
         f"oracle {spec!r} is not known: use one of {', '.join(names())}, module:attribute or file.py:attribute"
     )

@@ -5,7 +5,7 @@ Per 32 values along I: q = amax * rcp.approx(448), the scale s is the power of t
 quantization_utils.cuh of flashinfer-python 0.6.18, 0.7.0 and 0.7.4; the CUDA guide on rcp.approx (1 ulp).
 
 - rcp.approx(448) may be off to either side: where amax is 448 times a power of two, the scale may be one step up.
-- The maximum ignores NaN, and a NaN's code is +448: fminf(NaN, 448). Only a block of nothing but NaN is NaN: scale 0xFF.
+- The maximum ignores NaN, and a NaN's code is +448: fminf(NaN, 448). Only a block of nothing but NaN is NaN: byte 0xFF.
 - An infinity makes the scale 2**127, whose inverse is 0: finite values of its block become 0, and its own code is +448
   whatever its sign, which dequantises to 448 * 2**127. That is finite here; the GEMM overflows, or not, from there.
 - A scale of byte 0 has the inverse 0: the block becomes 0. Compiled with subnormals flushed (0.6.18, 0.7.0), that is so

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Float = Literal["float32", "bfloat16", "float16"]
+Step = Float | Literal["output"]
+"""A dtype, or that of the scenario's output."""
 Quantizer = Literal["none", "q8_0", "q8_0_portable", "mxfp8", "mxfp8_flushed"]
 
 
@@ -95,13 +97,13 @@ class Numerics:
     weights: Float | Literal["exact"] = "float32"
     hidden_quantizer: Quantizer = "none"
     gemm1: Accumulator = Accumulator()
-    gemm1_output: Float = "bfloat16"
+    gemm1_output: Step = "bfloat16"
     bias_before_rounding: bool = True
     biased: Float = "float32"
     activation: Transcendental = Transcendental()
-    intermediate: Float = "bfloat16"
+    intermediate: Step = "bfloat16"
     intermediate_quantizer: Quantizer = "none"
     gemm2: Accumulator = Accumulator()
-    gemm2_output: Float = "bfloat16"
+    gemm2_output: Step = "bfloat16"
     router_weight: Float = "float32"
     weighted: Float = "float32"

@@ -104,21 +104,23 @@ class _Routes:
 
 def _experts(problem: Problem, numerics: Numerics, part: _Part) -> Ball:
     """The experts' answers to their pairs, [pairs, H], as they enter the final sum."""
+    steps = (numerics.gemm1_output, numerics.intermediate, numerics.gemm2_output)
+    first, between, second = (problem.scenario.output_dtype if step == "output" else step for step in steps)
     x = exact(problem.hidden_states[part.tokens].double())
     x = quantizers.apply(x, numerics.hidden_quantizer)
     w13 = _dequantized(problem.w13[part.experts], problem.w13_scale[part.experts], numerics)
-    raw = matmul(x, w13, numerics.gemm1, undecided=_undecided(problem.w13_bias, part, numerics, numerics.gemm1_output))
-    h = _biased_and_rounded(raw, problem.w13_bias, part, numerics, numerics.gemm1, numerics.gemm1_output)
+    raw = matmul(x, w13, numerics.gemm1, undecided=_undecided(problem.w13_bias, part, numerics, first))
+    h = _biased_and_rounded(raw, problem.w13_bias, part, numerics, numerics.gemm1, first)
     inner = h.center.shape[-1] // 2
     gate, up = _columns(h, slice(0, inner)), _columns(h, slice(inner, None))
     a = activations.apply(problem.activation, part.experts, gate, up, numerics.activation)
-    a = rounded(a, numerics.intermediate, flush_to_zero=numerics.activation.flush_to_zero)
+    a = rounded(a, between, flush_to_zero=numerics.activation.flush_to_zero)
     a = quantizers.apply(a, numerics.intermediate_quantizer)
     w2 = _dequantized(problem.w2[part.experts], problem.w2_scale[part.experts], numerics)
     block = 1 if numerics.intermediate_quantizer == "none" else formats.GROUP
     correlated = Correlation(repeated=_repeated(raw, a), block=block)
-    y = matmul(a, w2, numerics.gemm2, correlated, _undecided(problem.w2_bias, part, numerics, numerics.gemm2_output))
-    y = _biased_and_rounded(y, problem.w2_bias, part, numerics, numerics.gemm2, numerics.gemm2_output)
+    y = matmul(a, w2, numerics.gemm2, correlated, _undecided(problem.w2_bias, part, numerics, second))
+    y = _biased_and_rounded(y, problem.w2_bias, part, numerics, numerics.gemm2, second)
     return Ball(
         center=y.center[part.live],
         radius=y.radius[:, part.live],

@@ -1,0 +1,245 @@
+"""emulated-sm120: the steps of FlashInfer's MXFP8 x MXFP4 fused MoE on SM120, in plain torch on any device.
+
+An emulation, not the kernel: it shows that scenarios, layouts and judging of that path hold together without a card,
+and proves nothing about the kernel. It shares no code with the reference. The steps are the kernel's (cutlass_backend
+of flashinfer-python): swizzle the weights' scales, expand the tokens by expert and pack their scales anew at multiples
+of 128 rows, GEMM1, bias and activation, MXFP8 of the result, GEMM2, finalize. Every scale that a GEMM reads comes out
+of a swizzled buffer by the buffer's index formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from oracles.numerics import Accumulator, Numerics, Transcendental
+from oracles.problem import Problem
+from strategies.capability import Capability
+from strategies.scenario import Scenario
+
+_BLOCK = 32
+"""Elements under one scale, and columns of one step of the emulated MMA."""
+_TILE = 128
+"""Rows of a tile of swizzled scales; an expert's scales begin at a multiple."""
+_MOST = 1 << 24
+"""Elements of a GEMM's partial sums that are held at a time."""
+
+# A block's 32 products are added exactly, their scales are powers of two, and blocks are added in order in float32.
+_GEMM = Accumulator(group=_BLOCK)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Codes as float32 of E2M1, weight scales swizzled: w13 [E, 2I, H] with rows [up; gate], w2 [E, H, I]."""
+
+    problem: Problem
+    w13: torch.Tensor
+    w13_scale: list[torch.Tensor]
+    w2: torch.Tensor
+    w2_scale: list[torch.Tensor]
+
+
+class EmulatedSm120:
+    """Oracle "emulated-sm120": what a right kernel for SM120 would compute, but for its accumulator, which is float32.
+
+    Capture and replay are not emulable.
+    """
+
+    name = "emulated-sm120"
+    capability = Capability(
+        hidden_multiple=_TILE,
+        intermediate_multiple=_TILE,
+        precisions=frozenset({"mxfp8xmxfp4"}),
+        output_dtypes=frozenset({"bfloat16", "float16"}),
+    )
+    numerics = Numerics(
+        weights="exact",
+        gemm1=_GEMM,
+        gemm1_output="output",
+        bias_before_rounding=False,
+        activation=Transcendental(exp_ulps=1.0, tanh="two_sigmoid", clamp_nan="limit"),
+        intermediate="output",
+        intermediate_quantizer="mxfp8",
+        gemm2=_GEMM,
+        gemm2_output="output",
+    )
+
+    def unsupported(self, scenario: Scenario) -> str | None:
+        """What is outside `capability`, in a few words; None otherwise."""
+        return self.capability.objection(scenario)
+
+    def prepare(self, problem: Problem) -> Prepared:
+        return Prepared(
+            problem=problem,
+            w13=_e2m1(_up_gate(problem.w13)),
+            w13_scale=[swizzle(scale) for scale in _up_gate(problem.w13_scale)],
+            w2=_e2m1(problem.w2),
+            w2_scale=[swizzle(scale) for scale in problem.w2_scale],
+        )
+
+    def __call__(self, prepared: Prepared) -> torch.Tensor:
+        problem = prepared.problem
+        tokens, hidden = problem.hidden_states.shape
+        top_k, experts = problem.topk_ids.shape[1], problem.w13.shape[0]
+        local = problem.topk_ids.long() - problem.ep_rank * experts
+        mine = (problem.topk_ids >= 0) & (local >= 0) & (local < experts)
+        dtype, device = problem.output_dtype, problem.hidden_states.device
+        assert problem.hidden_q is not None  # of this precision
+        assert problem.hidden_scale is not None
+        payload = problem.hidden_q.float()
+        input_sf = swizzle(problem.hidden_scale)
+
+        answers = torch.zeros(tokens, top_k, hidden, dtype=torch.float32, device=device)
+        before = 0
+        for expert in range(experts):
+            token, slot = ((local == expert) & mine).nonzero(as_tuple=True)
+            count = token.numel()
+            if not count:
+                continue
+            # The whole expanded buffer of scales has a tile's rows for each expert at least; this expert's begin here.
+            base = (before + expert * (_TILE - 1) + _TILE - 1) // _TILE * _TILE
+            before += count
+            gathered = swizzled_rows(input_sf, token, hidden // _BLOCK)
+            expanded = torch.zeros(
+                base + -(-count // _TILE) * _TILE, hidden // _BLOCK, dtype=torch.uint8, device=device
+            )
+            expanded[base : base + count] = gathered
+            x_scale = swizzled_rows(
+                swizzle(expanded), torch.arange(base, base + count, device=device), hidden // _BLOCK
+            )
+            h = _gemm(payload[token], x_scale, prepared.w13[expert], prepared.w13_scale[expert]).to(dtype).float()
+            if problem.w13_bias is not None:
+                h = h + _up_gate(problem.w13_bias[expert : expert + 1])[0].float()
+            up, gate = h.chunk(2, dim=-1)
+            a = _activate(problem, expert, gate, up).to(dtype)
+            codes, a_scale = quantize(a)
+            stored = swizzled_rows(swizzle(a_scale), torch.arange(count, device=device), a_scale.shape[1])
+            y = _gemm(codes.float(), stored, prepared.w2[expert], prepared.w2_scale[expert]).to(dtype).float()
+            if problem.w2_bias is not None:
+                y = y + problem.w2_bias[expert].float()
+            answers[token, slot] = y
+
+        factor = problem.topk_weights * torch.tensor(problem.routed_scaling_factor, dtype=torch.float32)
+        total = torch.zeros(tokens, hidden, dtype=torch.float32, device=device)
+        for position in range(top_k):
+            live = mine[:, position]
+            total[live] += factor[live, position, None] * answers[live, position]
+        return total.to(dtype)
+
+
+# --- scales, 128x4 ---------------------------------------------------------------------------------------------------
+
+
+def _place(row: torch.Tensor, column: torch.Tensor, columns: int) -> torch.Tensor:
+    """Index of the scale of `row` and group `column` in a swizzled buffer of `columns` groups a row.
+
+    Tiles of 128 rows by 4 groups lie one after the other, those of the same rows first. In a tile, row r is line
+    r % 32, with rows r, r + 32, r + 64 and r + 96 side by side, each with its 4 groups.
+    """
+    tiles_across = -(-columns // 4)
+    tile = (row // _TILE) * tiles_across + column // 4
+    return tile * 512 + (row % 32) * 16 + (row % _TILE) // 32 * 4 + column % 4
+
+
+def swizzle(scale: torch.Tensor) -> torch.Tensor:
+    """uint8 [N, G] -> a flat buffer, N padded to a multiple of 128 and G to one of 4, with zeros."""
+    rows, columns = scale.shape
+    buffer = scale.new_zeros(-(-rows // _TILE) * _TILE * (-(-columns // 4) * 4))
+    row = torch.arange(rows, device=scale.device)[:, None]
+    buffer[_place(row, torch.arange(columns, device=scale.device), columns)] = scale
+    return buffer
+
+
+def swizzled_rows(buffer: torch.Tensor, rows: torch.Tensor, columns: int) -> torch.Tensor:
+    """uint8 [len(rows), columns] from a swizzled buffer of `columns` groups a row."""
+    return buffer[_place(rows[:, None], torch.arange(columns, device=buffer.device), columns)]
+
+
+# --- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def _up_gate(rows: torch.Tensor) -> torch.Tensor:
+    """[E, 2I, ...] with rows [gate; up] -> [up; gate], as the kernel reads them."""
+    half = rows.shape[1] // 2
+    return torch.cat((rows[:, half:], rows[:, :half]), dim=1)
+
+
+_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def _e2m1(packed: torch.Tensor) -> torch.Tensor:
+    """float32 [..., K] of two codes a byte, the low nibble first."""
+    table = torch.tensor(_MAGNITUDES + tuple(-value for value in _MAGNITUDES), device=packed.device)
+    nibbles = torch.stack((packed.bitwise_and(15), packed.bitwise_right_shift(4)), dim=-1)
+    return table[nibbles.flatten(-2).int()]
+
+
+def _gemm(x: torch.Tensor, x_scale: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
+    """float32 [T, N]: codes x [T, K] with scales [T, K/32], codes w [N, K] with swizzled scales.
+
+    Each step is one block: 32 products of codes, exact in float64, times both scales, added to the float32 accumulator.
+    """
+    rows, columns = w.shape
+    groups = columns // _BLOCK
+    own = swizzled_rows(w_scale, torch.arange(rows, device=w.device), groups)
+    total = x.new_zeros(len(x), rows)
+    step = max(1, _MOST // max(1, total.numel()))
+    for first in range(0, groups, step):
+        part = slice(first, min(first + step, groups))
+        a = x.view(len(x), groups, _BLOCK)[:, part].double().transpose(0, 1)
+        b = w.view(rows, groups, _BLOCK)[:, part].double().permute(1, 2, 0)
+        scale = _e8m0(x_scale[:, part]).T[:, :, None] * _e8m0(own[:, part]).T[:, None, :]
+        for partial in (a @ b) * scale:
+            total = (total.double() + partial).float()
+    return total
+
+
+_POWERS = torch.tensor([*(2.0**exponent for exponent in range(-127, 128)), torch.nan], dtype=torch.float64)
+"""By E8M0 byte."""
+
+
+def _e8m0(byte: torch.Tensor) -> torch.Tensor:
+    """float64 powers of two; 0xFF is NaN."""
+    return _POWERS.to(byte.device)[byte.long()]
+
+
+def _activate(problem: Problem, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """float32 [T, I]. fmin and fmax turn a NaN into the limit, as the kernel's do."""
+    params = problem.activation
+
+    def tanh(z: torch.Tensor) -> torch.Tensor:
+        return 2 * torch.sigmoid(2 * z) - 1
+
+    if params.kind == "swiglu":
+        return gate * torch.sigmoid(gate) * up
+    if params.kind == "swiglu_oai":
+        assert params.alpha is not None
+        assert params.beta is not None
+        assert params.limit is not None
+        limit = params.limit[expert]
+        gate, up = torch.fmin(gate, limit), torch.fmax(torch.fmin(up, limit), -limit)
+        return gate * torch.sigmoid(params.alpha[expert] * gate) * (up + params.beta[expert])
+    if params.kind == "situ":
+        assert params.beta is not None
+        assert params.linear_beta is not None
+        beta, linear_beta = params.beta[expert], params.linear_beta[expert]
+        return tanh(gate / beta) * torch.sigmoid(gate) * beta * (tanh(up / linear_beta) * linear_beta)
+    raise ValueError(f"activation {params.kind!r}: must be one of swiglu, swiglu_oai, situ")
+
+
+def quantize(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """MXFP8 of a [T, K] in bfloat16 or float16: (float8_e4m3fn [T, K], uint8 [T, K/32]), as flashinfer-python 0.7.4.
+
+    The scale is the power of two at or above amax / 448; the maximum passes over NaN, and NaN saturates like +inf.
+    """
+    blocks = a.float().view(len(a), -1, _BLOCK)
+    all_nan = blocks.isnan().all(-1)
+    amax = blocks.abs().nan_to_num(nan=0.0, posinf=torch.inf).amax(-1)
+    significand, exponent = torch.frexp(amax.double() / 448)
+    byte = (exponent - (significand == 0.5).int() + 127).clamp(0, 254)
+    byte = torch.where(amax == 0, 0, torch.where(amax.isinf(), 254, byte))
+    inverse = torch.where((byte == 0) | (byte == 254), 0.0, 1 / _e8m0(byte))
+    scaled = (blocks.double() * inverse[..., None]).nan_to_num(nan=448.0, posinf=448.0).clamp(-448, 448)
+    codes = scaled.float().to(torch.float8_e4m3fn).view(a.shape)
+    return codes, torch.where(all_nan, 255, byte).to(torch.uint8)
