@@ -3,4 +3,4 @@
 from oracles.base import Oracle, OracleNotFound, capability_of, emulations, get, missing_of, names
 from oracles.problem import Problem, build
 
-__all__ = ["Oracle", "OracleNotFound", "Problem", "build", "capability_of", "get", "missing_of", "names"]
+__all__ = ["Oracle", "OracleNotFound", "Problem", "build", "capability_of", "emulations", "get", "missing_of", "names"]
