@@ -30,6 +30,7 @@ from difftest.compare import Breach, judge, not_equal, pair, twice
 from difftest.guard import Declined, Guarded, Spans
 from difftest.outcome import Rate
 from difftest.poison import fill_free_memory, poisoned
+from oracles.base import capability_of
 from oracles.enclosure import ANY, FINITE, Enclosure
 from oracles.problem import Problem
 from oracles.reference import enclose
@@ -135,6 +136,19 @@ class Subject:
         prepared = self.candidate.prepare(problem)
         output = self.candidate.call(prepared, problem)
         return Subject(self.candidate, self.reference, problem, prepared, output, self.spans)
+
+    @cached_property
+    def replays(self) -> list[tuple[Problem, torch.Tensor]]:
+        """The contents of each replay with its answer, the scenario's own first, from a capture of its own."""
+        replay = self.candidate.replay
+        assert replay is not None  # _skip_replay
+        prepared = self.candidate.prepare(self.problem)
+        found = [(self.problem, self.candidate.call(prepared, self.problem))]
+        for number, change in enumerate(self.problem.scenario.execution.replays, 1):
+            contents = variants.replayed(self.problem, change, number)
+            self.candidate.require(contents.scenario)
+            found.append((contents, replay(prepared, contents)))
+        return found
 
     def same_arithmetic(self, got: torch.Tensor) -> Breach | None:
         """Compare with the answer to a question whose arithmetic is the very same."""
@@ -290,8 +304,15 @@ def _permute(subject: Subject) -> Breach | None:
 def _pad(subject: Subject) -> Breach | None:
     """Rows appended as serving does it (NaN in x, every slot masked) are exactly 0 and leave the others alone.
 
-    The batch is longer, and so perhaps in another kernel: two radii, unless batch_invariant.
+    A batch that is padded already is asked for without its padding too: NaN in these rows must not reach the others.
+    The batch has another length, and so perhaps another kernel: two radii, unless batch_invariant.
     """
+    live = subject.problem.scenario.shape.tokens
+    if subject.problem.scenario.execution.padding:
+        alone = subject.ask(variants.take_rows(subject.problem, torch.arange(live)))
+        breach = subject.same_value(torch.cat((alone, subject.output[live:])))
+        if breach is not None:
+            return breach
     rows = subject.problem.tokens
     answer = subject.ask(variants.pad(subject.problem, 1 + _number(subject, 3)))
     extra = answer[rows:]
@@ -318,8 +339,13 @@ def _empty(subject: Subject) -> Breach | None:
 
 
 def _skip_foreign(subject: Subject) -> Skip | None:
-    foreign = ~subject.local & (subject.problem.topk_ids >= 0)
+    foreign = ~subject.local & _named(subject.problem)
     return None if bool(foreign.any()) else Skip("no id of another rank")
+
+
+def _named(problem: Problem) -> torch.Tensor:
+    """bool [M, K]: slots whose id names an expert of some rank."""
+    return (problem.topk_ids >= 0) & (problem.topk_ids < problem.num_experts)
 
 
 def _foreign(subject: Subject) -> Breach | None:
@@ -331,7 +357,7 @@ def _foreign(subject: Subject) -> Breach | None:
     """
     problem = subject.problem
     ids, device = problem.topk_ids, problem.topk_ids.device
-    foreign = ~subject.local & (ids >= 0)
+    foreign = ~subject.local & _named(problem)
     breach = subject.same_value(subject.ask(variants.with_ids(problem, torch.where(foreign, -1, ids))))
     if breach is not None:
         return breach
@@ -342,7 +368,7 @@ def _foreign(subject: Subject) -> Breach | None:
         return None
     following = experts.clone()
     following[others.long()] = others.roll(-1)
-    moved = torch.where(foreign, following[ids.clamp(min=0).long()], ids)
+    moved = torch.where(foreign, following[ids.clamp(0, problem.num_experts - 1).long()], ids)
     return subject.same_value(subject.ask(variants.with_ids(problem, moved)))
 
 
@@ -488,6 +514,85 @@ def _ep_sum(subject: Subject) -> Breach | None:
     return breaches[0] if breaches else None
 
 
+# --- execution -----------------------------------------------------------------------------------------------------
+
+
+def _wants_replay(scenario: Scenario) -> bool:
+    return bool(scenario.execution.replays)
+
+
+def _skip_replay(subject: Subject) -> Skip | None:
+    execution = subject.problem.scenario.execution
+    if execution.mode != "graph":
+        return Skip("nothing is captured in eager mode")
+    if not execution.replays:
+        return Skip("the scenario asks for no further replay")
+    if subject.candidate.replay is None:
+        return Skip("the oracle has no replay", precondition=True)
+    return None
+
+
+def _skip_replay_eager(subject: Subject) -> Skip | None:
+    skip = _skip_replay(subject)
+    if skip is None and subject.candidate.eager is None:
+        return Skip("the oracle has no eager twin", precondition=True)
+    return skip
+
+
+def _told(breach: Breach | None, subject: Subject, number: int) -> Breach | None:
+    """`breach` with the replay that it is about; 0 is the call on the contents of the capture."""
+    if breach is None:
+        return None
+    change = ("captured", *subject.problem.scenario.execution.replays)[number]
+    return replace(breach, detail=f"replay {number} ({change}): {breach.detail}")
+
+
+def _replay_eager(subject: Subject) -> Breach | None:
+    """Each replay gives what the same call gives without a capture, whatever changed in place since.
+
+    It is the same call on the same contents and sizes, and so the same arithmetic: bit-equal.
+    """
+    eager = subject.candidate.eager
+    assert eager is not None  # _skip_replay_eager
+    for number, (contents, output) in enumerate(subject.replays):
+        plain = variants.eager(contents)
+        eager.require(plain.scenario)
+        want = eager.call(eager.prepare(plain), plain)
+        if subject.candidate.deterministic:
+            breach = not_equal(output, want, signed_zero=True)
+        else:
+            breach = _first(output, twice(subject.enclosed(contents, subject.candidate), want), subject)
+        if breach is not None:
+            return _told(breach, subject, number)
+    return None
+
+
+def _replay(subject: Subject) -> Breach | None:
+    """Each replay is within the enclosure of its own contents."""
+    for number, (contents, output) in enumerate(subject.replays[1:], 1):
+        breach = _first(output, subject.enclosed(contents, subject.candidate), subject)
+        if breach is not None:
+            return _told(breach, subject, number)
+    return None
+
+
+def _first(output: torch.Tensor, enclosure: Enclosure, subject: Subject) -> Breach | None:
+    breaches = judge(output, enclosure, subject.candidate.oracle.numerics).breaches
+    return breaches[0] if breaches else None
+
+
+def _skip_pdl(subject: Subject) -> Skip | None:
+    offered = capability_of(subject.candidate.oracle).pdl
+    return None if offered else Skip("the oracle offers no choice of PDL")
+
+
+def _pdl(subject: Subject) -> Breach | None:
+    """Programmatic dependent launch lets kernels overlap, and changes no arithmetic: on and off are bit-equal."""
+    return subject.same_arithmetic(
+        subject.ask(variants.with_pdl(subject.problem, subject.problem.scenario.execution.pdl is False))
+    )
+
+
 _ALL = (
     Check(
         name="determinism",
@@ -501,12 +606,22 @@ _ALL = (
     Check(name="guard", every=4, skip=_skip_guard, run=_guard, uses_first=False),
     Check(name="split", every=8, skip=_skip_rows, run=_split, by_radii=True),
     Check(name="permute", every=8, skip=_skip_rows, run=_permute, by_radii=True),
-    Check(name="pad", every=8, skip=_always, run=_pad, by_radii=True),
+    Check(
+        name="pad",
+        every=8,
+        skip=_always,
+        run=_pad,
+        wanted=lambda scenario: scenario.execution.padding > 0,
+        by_radii=True,
+    ),
     Check(name="empty", every=16, skip=_skip_empty, run=_empty),
     Check(name="foreign", every=4, skip=_skip_foreign, run=_foreign, by_radii=True),
     Check(name="masked_weight", every=4, skip=_skip_masked_weight, run=_masked_weight),
     Check(name="absent", every=8, skip=_skip_absent, run=_absent),
     Check(name="isolation", every=8, skip=_skip_isolation, run=_isolation, wanted=_wants_isolation),
+    Check(name="replay_eager", every=8, skip=_skip_replay_eager, run=_replay_eager, wanted=_wants_replay),
+    Check(name="replay", every=8, skip=_skip_replay, run=_replay, wanted=_wants_replay, by_radii=True),
+    Check(name="pdl", every=8, skip=_skip_pdl, run=_pdl),
     Check(name="ep_sum", every=32, skip=_skip_ep_sum, run=_ep_sum, by_radii=True),
 )
 

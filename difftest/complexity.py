@@ -16,21 +16,37 @@ from strategies.scenario import (
     MaskSlot,
     Mode,
     OutputDtype,
+    PaddingRows,
     Precision,
+    Replay,
     RoutingRule,
     Scenario,
     SetWeight,
     Special,
+    StrayId,
     ValueRule,
     Values,
 )
 
 Key = tuple[Any, ...]
 
-_EDIT_KINDS = (MaskSlot, MaskRow, DuplicateSlot, AssignExpert, SetWeight)
+_EDIT_KINDS = (MaskSlot, MaskRow, DuplicateSlot, AssignExpert, SetWeight, StrayId)
 """Simplest first. A duplicate says what it is about at any size, an assigned id only in its own table."""
 
-_CHOICES = frozenset({"activation", "precision", "output_dtype", "biases", "routing_rule", "values_rule", "mode"})
+_CHOICES = frozenset(
+    {
+        "activation",
+        "precision",
+        "output_dtype",
+        "biases",
+        "routing_rule",
+        "values_rule",
+        "mode",
+        "padding_rows",
+        "pdl",
+        "fused_finalize",
+    }
+)
 """Departures that are one of a list: another one is another departure."""
 
 _NAN_BYTE = 0xFF  # E8M0
@@ -84,12 +100,19 @@ def _distances(scenario: Scenario) -> dict[str, float]:
         "x_exponent": abs(values.x_exponent),
         "scales": abs(values.scale_low - default.scale_low) + abs(values.scale_high - default.scale_high),
         "mode": _position(execution.mode, Mode),
-        "replays": execution.replays,
+        "replays": sum(1 + _position(change, Replay) for change in execution.replays),
         "padding": execution.padding,
+        "padding_rows": _position(execution.padding_rows, PaddingRows),
+        "pdl": _switch(execution.pdl),
+        "fused_finalize": _switch(execution.fused_finalize),
         "tactic": 0 if execution.tactic is None else 1 + execution.tactic,
         "poison": execution.poison,
         _REPEATS: execution.repeats - 1,
     }
+
+
+def _switch(value: bool | None) -> int:
+    return 0 if value is None else 1 + value
 
 
 def _parameters(activation: Activation) -> int:
@@ -130,6 +153,9 @@ def covers(small: Scenario, scenario: Scenario) -> bool:
     for name in needed.keys() - {_REPEATS}:
         if needed[name] and (mine[name] != needed[name] if name in _CHOICES else not mine[name]):
             return False
+    fewer = len(scenario.execution.replays) < len(small.execution.replays)
+    if fewer or set(small.execution.replays) - {"same"} - set(scenario.execution.replays):
+        return False
     return not _edit_kinds(small) - _edit_kinds(scenario)
 
 

@@ -17,6 +17,7 @@ from strategies.scenario import (
     RoutingEdit,
     Scenario,
     SetWeight,
+    StrayId,
     ValueEdit,
 )
 
@@ -67,11 +68,17 @@ def _simpler(edit: Edit) -> Iterator[Edit]:
         case AssignExpert(token=token, slot=slot):
             yield MaskSlot(token=token, slot=slot)
             yield DuplicateSlot(token=token, slot=slot, source=0 if slot else 1)
+        case StrayId(token=token, slot=slot):
+            yield MaskSlot(token=token, slot=slot)
+            if edit.expert_id < 0:
+                yield StrayId(token=token, slot=slot, expert_id=-2)
+            for number in smaller(edit.expert_id, 0):
+                yield StrayId(token=token, slot=slot, expert_id=number)
         case SetWeight() if edit.weight != 0.0:
             yield dataclasses.replace(edit, weight=0.0)
     for spec in dataclasses.fields(edit):
         place = getattr(edit, spec.name)
-        if isinstance(place, int):
+        if isinstance(place, int) and spec.name != "expert_id":
             for number in smaller(place, 0):
                 change: dict[str, Any] = {spec.name: number}
                 yield dataclasses.replace(edit, **change)

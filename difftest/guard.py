@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -133,6 +134,9 @@ class Guarded:
         """[M, H], a copy: the oracle may answer in one buffer every time. Raises `Rejected` or `Malformed`."""
         with self._spans.measure("kernel"):
             output = self._caught("call", self.oracle, prepared)
+        return self._checked(output, problem)
+
+    def _checked(self, output: torch.Tensor, problem: Problem) -> torch.Tensor:
         states = problem.hidden_states
         breach = malformed(output, tuple(states.shape), problem.output_dtype, states.device)
         if breach is not None:
@@ -151,6 +155,26 @@ class Guarded:
                 return self._caught("call", found, prepared, output)
 
         return run
+
+    @property
+    def replay(self) -> Callable[[Any, Problem], torch.Tensor] | None:
+        """The optional `replay(prepared, problem)` of an oracle that captures its call; answers as `call` does."""
+        found = getattr(self.oracle, "replay", None)
+        if found is None:
+            return None
+
+        def run(prepared: Any, problem: Problem) -> torch.Tensor:
+            with self._spans.measure("kernel"):
+                output = self._caught("call", found, prepared, problem)
+            return self._checked(output, problem)
+
+        return run
+
+    @cached_property
+    def eager(self) -> Guarded | None:
+        """The optional `eager` of an oracle that captures its call: the same call without a capture."""
+        found: Oracle | None = getattr(self.oracle, "eager", None)
+        return None if found is None else Guarded(found, found.name, self._spans, self._role)
 
     def _caught(self, step: str, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call `function`. SystemExit and the like are the oracle's mistake too; only the user's interrupt passes."""

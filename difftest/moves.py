@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 from difftest.edit_moves import drop_edits, simplify_edits
 from difftest.refit import changed, replaced
 from difftest.search import smaller, smaller_widths
-from strategies.scenario import Scenario
+from strategies.scenario import Replay, Scenario
 
 Move = Callable[[Scenario], Iterator[Scenario]]
 
@@ -28,6 +28,8 @@ _LINKED = (
     ("execution", ("mode", "replays")),
 )
 """Fields that only go to their default together."""
+
+_REPLAYS: tuple[Replay, ...] = get_args(Replay)
 
 
 def default_all(scenario: Scenario) -> Iterator[Scenario]:
@@ -53,9 +55,21 @@ def default_each(scenario: Scenario) -> Iterator[Scenario]:
     sign = -1 if scenario.values.x_exponent < 0 else 1
     for exponent in smaller(abs(scenario.values.x_exponent), 0):
         yield from changed(scenario, values={"x_exponent": sign * exponent})
-    for field, least in (("replays", 0), ("padding", 0), ("repeats", 1), ("tactic", 0), ("poison", 0)):
+    for field, least in (("padding", 0), ("repeats", 1), ("tactic", 0), ("poison", 0)):
         for number in smaller(getattr(scenario.execution, field) or 0, least):
             yield from changed(scenario, execution={field: number})
+
+
+def shrink_replays(scenario: Scenario) -> Iterator[Scenario]:
+    """One replay fewer, from the last; then each with a simpler change before it."""
+    replays = scenario.execution.replays
+    for position in reversed(range(len(replays))):
+        yield from changed(scenario, execution={"replays": replays[:position] + replays[position + 1 :]})
+    for position, change in enumerate(replays):
+        for simpler in _REPLAYS[: _REPLAYS.index(change)]:
+            yield from changed(
+                scenario, execution={"replays": (*replays[:position], simpler, *replays[position + 1 :])}
+            )
 
 
 def shrink_seeds(scenario: Scenario) -> Iterator[Scenario]:
@@ -166,6 +180,7 @@ MOVES: tuple[Move, ...] = (
     shrink_experts,
     shrink_tokens,
     default_each,
+    shrink_replays,
     shrink_moe_tp,
     shrink_seeds,
     reseed_experts,

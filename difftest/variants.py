@@ -18,6 +18,7 @@ from strategies.scenario import (
     MaskRow,
     MaskSlot,
     Parallel,
+    Replay,
     RoutingEdit,
     Scenario,
     SetWeight,
@@ -71,14 +72,15 @@ def take_rows(problem: Problem, index: torch.Tensor) -> Problem:
         for edit in scenario.values.edits
         if edit.tensor != "hidden_states" or edit.index[0] in place
     ]
-    for position, token in enumerate(chosen):  # padding rows become masked rows of garbage, which they are
+    for position, token in enumerate(chosen):  # padding rows become rows of garbage, which they are
         if token >= scenario.shape.tokens:
-            routing.append(MaskRow(token=position))
+            if scenario.execution.padding_rows == "masked":
+                routing.append(MaskRow(token=position))
             values.append(ValueEdit(tensor="hidden_states", index=(position, 0), value="nan"))
     described = replace(
         scenario,
         shape=replace(scenario.shape, tokens=len(chosen)),
-        execution=replace(scenario.execution, padding=0),
+        execution=replace(scenario.execution, padding=0, padding_rows="masked"),
         routing=replace(scenario.routing, edits=tuple(routing)),
         values=replace(scenario.values, edits=tuple(values)),
     )
@@ -137,6 +139,101 @@ def with_poison(problem: Problem, byte: int) -> Problem:
     """The byte that an oracle which fills its own memory fills it with."""
     execution = replace(problem.scenario.execution, poison=byte)
     return replace(problem, scenario=replace(problem.scenario, execution=execution))
+
+
+def with_pdl(problem: Problem, pdl: bool) -> Problem:
+    """With or without programmatic dependent launch."""
+    execution = replace(problem.scenario.execution, pdl=pdl)
+    return replace(problem, scenario=replace(problem.scenario, execution=execution))
+
+
+def eager(problem: Problem) -> Problem:
+    """The same call, without a capture."""
+    execution = replace(problem.scenario.execution, mode="eager", replays=())
+    return replace(problem, scenario=replace(problem.scenario, execution=execution))
+
+
+def replayed(problem: Problem, change: Replay, number: int) -> Problem:
+    """What replay `number` (from 1) of a captured graph finds in x, ids and router weights; see `Execution.replays`.
+
+    Of the same sizes, weights and activation. Values stay of the kind they were: exact sums stay exact.
+    """
+    match change:
+        case "same":
+            return problem
+        case "x":
+            return _other_x(problem, number)
+        case "weights":
+            return _other_weights(problem, number)
+        case "ids":
+            return _other_ids(problem, number)
+        case "masks":
+            return _without_slots(problem, number)
+        case "empty_expert":
+            local = problem.local_ids
+            counts = torch.bincount(local[local >= 0], minlength=problem.experts_local)
+            return with_ids(problem, torch.where(local == counts.argmax(), -1, problem.topk_ids))
+        case "fewer_tokens":
+            return _fewer_tokens(problem)
+        case "all":
+            return _other_weights(_other_ids(_other_x(problem, number), number), number)
+
+
+def _live(problem: Problem) -> torch.Tensor:
+    """bool [M, 1]: rows that are no padding."""
+    rows = torch.arange(problem.tokens, device=problem.topk_ids.device)
+    return (rows < problem.scenario.shape.tokens)[:, None]
+
+
+def _rolled(problem: Problem, tensor: torch.Tensor, number: int) -> torch.Tensor:
+    """The live rows of `tensor` moved on by `number`, those at the end to the start."""
+    tokens = problem.scenario.shape.tokens
+    return torch.cat((tensor[:tokens].roll(number, 0), tensor[tokens:]))
+
+
+def _other_x(problem: Problem, number: int) -> Problem:
+    """The rows of x moved on, and every sign changed."""
+    sign = torch.where(_live(problem), 0x80, 0).to(torch.uint8)
+    states, q, scale = problem.hidden_states, problem.hidden_q, problem.hidden_scale
+    return replace(
+        problem,
+        hidden_states=torch.where(_live(problem), -_rolled(problem, states, number), states),
+        hidden_q=None if q is None else (_rolled(problem, q.view(torch.uint8), number) ^ sign).view(q.dtype),
+        hidden_scale=None if scale is None else _rolled(problem, scale, number),
+    )
+
+
+def _other_weights(problem: Problem, number: int) -> Problem:
+    """The router weights of other rows and slots, and half of them."""
+    weights = _rolled(problem, problem.topk_weights, number).flip(1) / 2
+    return replace(problem, topk_weights=torch.where(_live(problem), weights, problem.topk_weights))
+
+
+def _other_ids(problem: Problem, number: int) -> Problem:
+    """Each expert's rows go to the one `number` further on: other counts, and with them other tiles."""
+    ids, experts = problem.topk_ids, problem.num_experts
+    named = _live(problem) & (ids >= 0) & (ids < experts)
+    return replace(problem, topk_ids=torch.where(named, (ids + number) % experts, ids))
+
+
+def _without_slots(problem: Problem, number: int) -> Problem:
+    """Every other slot is masked, the first among them for odd numbers."""
+    tokens, top_k = problem.topk_ids.shape
+    places = torch.arange(tokens * top_k, device=problem.topk_ids.device).view(tokens, top_k)
+    return with_ids(problem, torch.where(_live(problem) & ((places + number) % 2 == 1), -1, problem.topk_ids))
+
+
+def _fewer_tokens(problem: Problem) -> Problem:
+    """The second half of the live rows becomes padding: NaN in x, every slot masked, weight 0."""
+    scenario = problem.scenario
+    tokens = scenario.shape.tokens // 2
+    kept = take_rows(problem, torch.arange(tokens))
+    described = replace(
+        kept.scenario,
+        execution=replace(scenario.execution, padding=scenario.execution.padding + scenario.shape.tokens - tokens),
+    )
+    padded = pad(replace(kept, scenario=described), problem.tokens - tokens)
+    return replace(padded, scenario=described)
 
 
 def with_plain_rows(problem: Problem, where: torch.Tensor) -> Problem:

@@ -35,6 +35,9 @@ class Oracle(Protocol):
     lacks (read both through `capability_of` and `missing_of`); `deterministic = False` for one whose order of additions
     is not fixed; `batch_invariant = True` for one that promises the same bits for a row in any batch;
     `run_into(prepared, output)`, which writes into a caller's [M, H] and lets its guard bands be checked;
+    `replay(prepared, problem)`, of one that captures its call once and replays it: the answer to a problem of the same
+    sizes, weights and activation as the one prepared, whose x, ids and router weights are written to the captured
+    tensors first; `eager`, the oracle that makes the same call without a capture, which a replay must equal to the bit;
     `packages`, the distributions whose versions a case of it should name; `reproduction`, "file.py:function" beside
     the oracle's own file, which calls the kernel without difftest (see `oracles.reproductions`), for reports.
     """

@@ -43,33 +43,23 @@ class Adapter:
     """What the eager and the graph oracle share: how a problem becomes the arguments of one call.
 
     tactics: whether scenarios may choose among the GEMM tactics that the package says fit their shape; else only its
-    default runs. pdl: programmatic dependent launch (None: the package's choice, which is on). fused_finalize:
-    `use_fused_finalize`, without effect on this path. activations: what is promised, instead of what the installed
-    version documents.
+    default runs. The package lists SiTU in its `ActivationType` from 0.6.18 on, and so it is promised: stock 0.6.18
+    takes it for an activation that is not gated, and refuses weights of 2I rows.
     """
 
     name: str
     numerics = NUMERICS
     _mode: str
 
-    def __init__(
-        self,
-        *,
-        tactics: bool = False,
-        pdl: bool | None = None,
-        fused_finalize: bool = True,
-        activations: frozenset[str] | None = None,
-    ) -> None:
-        self._has_situ = (package.version() or package.OLDEST) >= (0, 7, 0)  # situ_beta, situ_linear_beta
-        self._options = {"enable_pdl": pdl, "use_fused_finalize": fused_finalize}
-        if activations is None:
-            activations = frozenset({"swiglu", "swiglu_oai"} | ({"situ"} if self._has_situ else set()))
+    def __init__(self, *, tactics: bool = False) -> None:
         self.capability = Capability(
             hidden_multiple=128,
             intermediate_multiple=128,
-            activations=activations,
             modes=frozenset({self._mode}),
+            stray_ids=True,
             tactics=package.Tactics.load().count if tactics and self.missing() is None else 0,
+            pdl=True,
+            fused_finalize=True,
         )
 
     def missing(self) -> str | None:
@@ -101,7 +91,7 @@ class Adapter:
             folded: torch.Tensor = fused_moe.interleave_moe_scales_for_sm90_mixed_gemm(scales)
             return folded.view(torch.int32)
 
-        layer, tactic = problem.scenario.layer, problem.scenario.execution.tactic
+        layer, execution = problem.scenario.layer, problem.scenario.execution
         arguments: dict[str, Any] = {
             # The graph oracle writes to these three between replays, and a problem is never modified.
             "input": problem.hidden_states.to(device, copy=True).contiguous(),
@@ -116,9 +106,11 @@ class Adapter:
             "ep_size": problem.ep_size,
             "ep_rank": problem.ep_rank,
             "use_w4_group_scaling": True,
+            "enable_pdl": execution.pdl,  # None: on
+            "use_fused_finalize": execution.fused_finalize is not False,  # without effect on this path
         }
-        if tactic is not None:
-            chosen = package.Tactics.load().choose(tactic, problem.hidden, problem.intermediate)
+        if execution.tactic is not None:
+            chosen = package.Tactics.load().choose(execution.tactic, problem.hidden, problem.intermediate)
             arguments["profile_ids"] = chosen
         if problem.w13_bias is not None:
             # Both or neither. The second GEMM's belongs to moe_tp_rank 0, and the kernel knows the rank.
@@ -127,7 +119,7 @@ class Adapter:
                 w2_bias = problem.w13_bias.new_zeros(problem.experts_local, problem.hidden)
             arguments["fc1_expert_biases"] = there(swap_halves(problem.w13_bias).to(problem.output_dtype))
             arguments["fc2_expert_biases"] = there(w2_bias.to(problem.output_dtype))
-        return arguments | self._activation(problem.activation, there) | self._options
+        return arguments | self._activation(problem.activation, there)
 
     def _activation(self, params: ActivationParams, there: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
         kinds = package.module("fused_moe").ActivationType
@@ -138,7 +130,9 @@ class Adapter:
                 found = {"swiglu_alpha": params.alpha, "swiglu_beta": params.beta, "swiglu_limit": params.limit}
                 kind = kinds.SwigluBias
             case "situ":
-                found = {"situ_beta": params.beta, "situ_linear_beta": params.linear_beta} if self._has_situ else {}
+                found = {"situ_beta": params.beta, "situ_linear_beta": params.linear_beta}
+                if not package.has_situ_parameters():
+                    found = {}
                 kind = kinds.Situ
             case _:
                 raise ValueError(f"activation {params.kind!r}: must be one of swiglu, swiglu_oai, situ")

@@ -18,8 +18,11 @@ class CutlassGraph(Adapter):
 
     name = "cutlass-graph"
     reproduction = "reproductions/cutlass.py:graph"
-    eager = Cutlass()
     _mode = "graph"
+
+    def __init__(self, *, tactics: bool = False) -> None:
+        super().__init__(tactics=tactics)
+        self.eager = Cutlass(tactics=tactics)
 
     def prepare(self, problem: Problem) -> Captured:
         return Captured(self.prepare_call(problem))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import re
 import shutil
@@ -66,6 +67,11 @@ def missing() -> str | None:
     except (ImportError, OSError, RuntimeError) as error:  # its version guard raises RuntimeError
         return f"flashinfer cannot be imported ({error}): {INSTALL} --force-reinstall"
     return None if _is_built() or _has_compiler() else "FlashInfer's SM90 kernels are not built, and there is no nvcc"
+
+
+def has_situ_parameters() -> bool:
+    """Whether `cutlass_fused_moe` takes `situ_beta` and `situ_linear_beta`: from 0.7.0 on, and in a patched 0.6.18."""
+    return "situ_beta" in inspect.signature(module("fused_moe").cutlass_fused_moe).parameters
 
 
 def _is_built() -> bool:

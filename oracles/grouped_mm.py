@@ -43,7 +43,7 @@ class GroupedMM:
 
     name = "grouped-mm"
     reproduction = "reproductions/grouped_mm.py:grouped_mm"
-    capability = Capability(output_dtypes=frozenset({"bfloat16", "float16"}))
+    capability = Capability(output_dtypes=frozenset({"bfloat16", "float16"}), stray_ids=True)
     numerics = Numerics(
         weights="bfloat16",
         gemm1=_GEMM,

@@ -39,7 +39,9 @@ class Reference:
 
     name = "reference"
     capability = Capability(
-        precisions=frozenset({"bf16xmxfp4", "mxfp8xmxfp4"}), output_dtypes=frozenset({"bfloat16", "float16"})
+        precisions=frozenset({"bf16xmxfp4", "mxfp8xmxfp4"}),
+        output_dtypes=frozenset({"bfloat16", "float16"}),
+        stray_ids=True,
     )
     numerics = Numerics()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from oracles import formats, hashing
-from strategies.scenario import AssignExpert, DuplicateSlot, MaskRow, MaskSlot, Scenario, SetWeight
+from strategies.scenario import AssignExpert, DuplicateSlot, MaskRow, MaskSlot, Scenario, SetWeight, StrayId
 
 # Streams of the hash; `oracles.content` has the others.
 _KEY, _ORDER, _LOCAL, _WEIGHT, _TARGET = 100, 101, 102, 103, 104
@@ -16,8 +16,9 @@ ties. A real rank holds 1 expert in 32: without this most rows would test nothin
 
 
 def route(scenario: Scenario, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(topk_ids int32, topk_weights float32), each [M, K]; padding rows are masked and weigh 0.
+    """(topk_ids int32, topk_weights float32), each [M, K].
 
+    Padding rows are masked and weigh 0, or come from the rule, as further tokens would.
     Rules, before the edits; a row's ids are distinct:
     uniform        any K of the E experts, in any order.
     skewed         expert of popularity rank r is drawn about 1 / (r + 1) as often as the first.
@@ -35,6 +36,9 @@ class _Router:
         self.scenario = scenario
         self.device = device
         self.seed = scenario.routing.seed
+        execution = scenario.execution
+        self.padding = execution.padding if execution.padding_rows == "masked" else 0
+        self.tokens = scenario.shape.tokens + execution.padding - self.padding
 
     def _arange(self, count: int) -> torch.Tensor:
         return torch.arange(count, dtype=torch.int64, device=self.device)
@@ -53,18 +57,20 @@ class _Router:
                     ids[token] = -1
                 case AssignExpert(token=token, slot=slot, expert=expert):
                     ids[token, slot] = expert
+                case StrayId(token=token, slot=slot, expert_id=expert_id):
+                    ids[token, slot] = expert_id
                 case DuplicateSlot(token=token, slot=slot, source=source):
                     ids[token, slot] = ids[token, source].clone()
                 case SetWeight(token=token, slot=slot, weight=weight):
                     weights[token, slot] = weight
-        padding = (self.scenario.execution.padding, self.scenario.shape.top_k)
+        padding = (self.padding, self.scenario.shape.top_k)
         ids = torch.cat((ids, ids.new_full(padding, -1)))
         return ids.to(torch.int32), torch.cat((weights, weights.new_zeros(padding)))
 
     def _ids(self) -> torch.Tensor:
-        """int64 [tokens, K], distinct in a row."""
+        """int64 [tokens, K], distinct in a row; tokens include routed padding rows."""
         scenario, rule = self.scenario, self.scenario.routing.rule
-        tokens, top_k, experts = scenario.shape.tokens, scenario.shape.top_k, scenario.shape.experts
+        tokens, top_k, experts = self.tokens, scenario.shape.top_k, scenario.shape.experts
         first, end = scenario.first_expert, scenario.first_expert + scenario.experts_local
         token, expert, slot = self._arange(tokens)[:, None], self._arange(experts), self._arange(top_k)
         match rule:
@@ -107,7 +113,7 @@ class _Router:
     def _weights(self) -> torch.Tensor:
         """float32 [tokens, K]: positive, a row sums to 1; powers of two under the integer rule, equal under ties."""
         scenario = self.scenario
-        tokens, top_k = scenario.shape.tokens, scenario.shape.top_k
+        tokens, top_k = self.tokens, scenario.shape.top_k
         hashed = self._hash(_WEIGHT, self._arange(top_k), self._arange(tokens)[:, None])
         if scenario.values.rule == "integer":
             return formats.exp2(-(hashed % 3)).float()

@@ -18,6 +18,7 @@ from strategies.scenario import (
     Precision,
     Scenario,
     SetWeight,
+    StrayId,
     Swiglu,
 )
 
@@ -35,8 +36,10 @@ class Capability:
     """The scenarios that a kernel promises to compute. The default promises all of eager mode in bf16 x MXFP4.
 
     hidden_multiple, intermediate_multiple: H and the rank's own I are multiples of these (each a multiple of 32).
+    stray_ids: ids that name no expert, other than -1, contribute nothing.
     padding: rows at the end of the batch with garbage in x and every slot masked, even without `masked_slots`.
-    tactics: how many the kernel has. Raises ValueError, naming the field, for a value that promises nothing sensible.
+    tactics: how many the kernel has. pdl, fused_finalize: whether a scenario may switch them.
+    Raises ValueError, naming the field, for a value that promises nothing sensible.
     """
 
     hidden_multiple: int = 32
@@ -50,12 +53,15 @@ class Capability:
     moe_tp: bool = True
     biases: bool = True
     masked_slots: bool = True
+    stray_ids: bool = False
     duplicate_experts: bool = True
     non_finite: bool = True
     special_scale_bytes: bool = True
     empty_batch: bool = True
     padding: bool = True
     tactics: int = 0
+    pdl: bool = False
+    fused_finalize: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hidden_multiple", "intermediate_multiple"):
@@ -99,20 +105,28 @@ class Capability:
         if scenario.layer.biases != "none" and not self.biases:
             yield "biases"
         edits = scenario.routing.edits
-        if not self.masked_slots and any(isinstance(edit, MaskSlot | MaskRow) for edit in edits):
+        masks = {"masks", "empty_expert"} & set(execution.replays)
+        if not self.masked_slots and (masks or any(isinstance(edit, MaskSlot | MaskRow) for edit in edits)):
             yield "masked slots"
+        if not self.stray_ids and any(isinstance(edit, StrayId) for edit in edits):
+            yield "an id that names no expert"
         if not self.duplicate_experts and any(isinstance(edit, DuplicateSlot) for edit in edits):
             yield "one expert twice in a row"
-        if not self.non_finite and _has_non_finite(scenario):
+        routed = execution.padding > 0 and execution.padding_rows == "routed"
+        if not self.non_finite and (routed or _has_non_finite(scenario)):
             yield "NaN or infinity in x or in a router weight"
         if not self.special_scale_bytes and _has_special_scale_byte(scenario):
             yield "E8M0 byte 0x00 or 0xFF"
         if shape.tokens == 0 and not self.empty_batch:
             yield "M = 0"
-        if execution.padding and not self.padding:
+        if (execution.padding or "fewer_tokens" in execution.replays) and not self.padding:
             yield "padded batch"
         if execution.tactic is not None and execution.tactic >= self.tactics:
             yield f"tactic {execution.tactic} of {self.tactics}"
+        if execution.pdl is not None and not self.pdl:
+            yield "a choice of PDL"
+        if execution.fused_finalize is not None and not self.fused_finalize:
+            yield "a choice of finalize"
 
     def union(self, other: Capability) -> Capability:
         """A capability that holds what either promises, and no more than its fields can tell apart."""

@@ -29,6 +29,8 @@ OutputDtype = Literal["bfloat16", "float16"]
 RoutingRule = Literal["uniform", "skewed", "all_to_one", "round_robin", "remote_only", "empty_experts", "ties"]
 ValueRule = Literal["normal", "integer", "index", "one_hot", "wide"]
 Mode = Literal["eager", "graph"]
+Replay = Literal["same", "x", "weights", "ids", "masks", "empty_expert", "fewer_tokens", "all"]
+PaddingRows = Literal["masked", "routed"]
 Special = Literal["nan", "inf", "-inf", "0", "-0", "max", "-max", "min_subnormal"]
 EditedTensor = Literal["hidden_states", "w13_scale", "w2_scale"]
 Biases = Literal["none", "per_expert"]
@@ -240,9 +242,19 @@ class SetWeight:
     weight: float
 
 
-RoutingEdit = MaskSlot | MaskRow | AssignExpert | DuplicateSlot | SetWeight
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrayId:
+    """topk_ids[token, slot] = expert_id, an int32 that names no expert and is not -1: it contributes nothing."""
+
+    edit: ClassVar[str] = "stray_id"
+    token: int
+    slot: int
+    expert_id: int
+
+
+RoutingEdit = MaskSlot | MaskRow | AssignExpert | DuplicateSlot | SetWeight | StrayId
 ROUTING_EDITS: dict[str, type[RoutingEdit]] = {
-    cls.edit: cls for cls in (MaskSlot, MaskRow, AssignExpert, DuplicateSlot, SetWeight)
+    cls.edit: cls for cls in (MaskSlot, MaskRow, AssignExpert, DuplicateSlot, SetWeight, StrayId)
 }
 
 
@@ -310,24 +322,39 @@ class Values:
 class Execution:
     """How the oracle is run.
 
-    replays: further replays of a captured graph, contents changed in place before each (mode graph only).
-    padding: rows appended to the batch as serving does, with garbage in x and every slot masked.
-    tactic: index into the kernel's own list, None for its default. repeats: calls that must agree bit for bit.
-    poison: the byte that fills output and workspace before each call.
+    replays: further replays of one captured graph (mode graph only), each with what is changed in place before it,
+    counted from the scenario's own contents: "same", these again; "x", "weights", "ids", "masks", other ones;
+    "empty_expert", no token for the expert that had most; "fewer_tokens", half of the batch is padding; "all", x, ids
+    and weights together. `difftest.variants.replayed` makes them.
+    padding: rows appended to the batch as serving does, up to a captured size, NaN throughout x. padding_rows: their
+    slots are masked and weigh 0, or are routed as further tokens would be.
+    tactic: index into the kernel's own list, None for its default. pdl: programmatic dependent launch; fused_finalize:
+    the last sum in the second GEMM's epilogue; None for the kernel's own choice.
+    repeats: calls that must agree bit for bit. poison: the byte that fills output and workspace before each call.
     """
 
     mode: Mode = "eager"
-    replays: int = 0
+    replays: tuple[Replay, ...] = ()
     padding: int = 0
+    padding_rows: PaddingRows = "masked"
     tactic: int | None = None
+    pdl: bool | None = None
+    fused_finalize: bool | None = None
     repeats: int = 1
     poison: int = 0
 
     def __post_init__(self) -> None:
         _require_choice("execution.mode", self.mode, Mode)
-        _require_int("execution.replays", self.replays, 0)
-        _require(self.mode == "graph" or self.replays == 0, "execution.replays", self.replays, "0 unless mode is graph")
+        _require_items("execution.replays", self.replays, str)
+        for position, change in enumerate(self.replays):
+            _require_choice(f"execution.replays[{position}]", change, Replay)
+        graph = self.mode == "graph"
+        _require(graph or not self.replays, "execution.replays", self.replays, "empty unless mode is graph")
         _require_int("execution.padding", self.padding, 0)
+        _require_choice("execution.padding_rows", self.padding_rows, PaddingRows)
+        for name in ("pdl", "fused_finalize"):
+            value = getattr(self, name)
+            _require(value is None or isinstance(value, bool), f"execution.{name}", value, "true, false or null")
         if self.tactic is not None:
             _require_int("execution.tactic", self.tactic, 0)
         _require_int("execution.repeats", self.repeats, 1)
@@ -392,6 +419,10 @@ class Scenario:
                 _require_int(f"{where}.{name}", getattr(edit, name), 0, self.shape.top_k - 1)
         if isinstance(edit, AssignExpert):
             _require_int(f"{where}.expert", edit.expert, 0, self.shape.experts - 1)
+        if isinstance(edit, StrayId):
+            stray = isinstance(edit.expert_id, int) and not -1 <= edit.expert_id < self.shape.experts
+            ok = stray and -(2**31) <= edit.expert_id < 2**31
+            _require(ok, f"{where}.expert_id", edit.expert_id, "an int32 below -1 or from shape.experts on")
         if isinstance(edit, SetWeight):
             weight = edit.weight
             ok = isinstance(weight, float) and (not math.isfinite(weight) or _is_finite_float32(weight))

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from strategies.capability import Capability
 from strategies.draw.change import Change
 from strategies.draw.weighted import weighted
-from strategies.scenario import Execution
+from strategies.scenario import Execution, Replay
+
+_REPLAYS: tuple[tuple[tuple[Replay, ...], int], ...] = (
+    ((), 4),
+    (("same",), 1),
+    (("x",), 1),
+    (("weights",), 1),
+    (("ids",), 1),
+    (("masks", "same"), 1),
+    (("empty_expert", "same"), 2),
+    (("fewer_tokens", "same"), 2),
+    (("all", "same"), 1),
+    (("all", "empty_expert", "all"), 1),
+    (("fewer_tokens", "ids", "masks", "same"), 1),
+)
+"""What changes between replays: each change alone, and then back, which is where a captured value shows."""
 
 
 def executions(capability: Capability) -> SearchStrategy[Execution]:
     """The mode and the tactic: whatever `capability` has, eager with the default tactic first."""
-    eager = [(Execution(), 4)] if "eager" in capability.modes else []
-    graph = [(Execution(mode="graph", replays=replays), 1) for replays in range(4)]
+    eager = [(Execution(), 14)] if "eager" in capability.modes else []
+    lacking = {"masks", "empty_expert"} if not capability.masked_slots else set()
+    if not capability.padding:
+        lacking.add("fewer_tokens")
+    graph = [(Execution(mode="graph", replays=replays), n) for replays, n in _REPLAYS if not lacking & set(replays)]
     modes = weighted(*eager, *(graph if "graph" in capability.modes else ()))
     if capability.tactics == 0:
         return modes
@@ -24,7 +44,7 @@ def executions(capability: Capability) -> SearchStrategy[Execution]:
 
 
 def _with_tactic(execution: Execution, tactic: int | None) -> Execution:
-    return Execution(mode=execution.mode, replays=execution.replays, tactic=tactic)
+    return dataclasses.replace(execution, tactic=tactic)
 
 
 def execution_changes(capability: Capability) -> list[tuple[Change, int]]:
@@ -34,4 +54,9 @@ def execution_changes(capability: Capability) -> list[tuple[Change, int]]:
     changes += [(Change("execution", {"poison": byte}), weight) for byte, weight in ((0xFF, 10), (0x7F, 3), (0x80, 2))]
     if capability.padding:
         changes += [(Change("execution", {"padding": rows}), 2) for rows in (1, 2, 3, 7, 8)]
+        if capability.non_finite:
+            changes += [(Change("execution", {"padding": rows, "padding_rows": "routed"}), 1) for rows in (1, 3, 8)]
+    for name in ("pdl", "fused_finalize"):
+        if getattr(capability, name):
+            changes += [(Change("execution", {name: value}), 2) for value in (False, True)]
     return changes

@@ -20,10 +20,14 @@ from strategies.scenario import (
     RoutingEdit,
     SetWeight,
     Shape,
+    StrayId,
 )
 
 _MIN_SUBNORMAL = 2.0**-149
 _WEIGHTS = ((0.0, 4), (-0.0, 1), (1.0, 2), (-1.0, 3), (-0.375, 2), (_MIN_SUBNORMAL, 1))
+_LAST_ID = 2**31 - 1
+_STRAY = ((0, 4), (1, 1), (-2, 2), (-3, 1), (_LAST_ID, 2), (-(2**31), 2))
+"""Ids that name no expert: counted from the first past the last one, or negative."""
 _OVERFLOWING = ((FLOAT32_MAX, 1), (math.nan, 1), (math.inf, 1), (-math.inf, 1))
 
 
@@ -49,6 +53,9 @@ class SlotDraft:
             return SetWeight(token=token, slot=slot, weight=self.detail)
         if self.kind is AssignExpert:
             return AssignExpert(token=token, slot=slot, expert=cut(int(self.detail), shape.experts))
+        if self.kind is StrayId:
+            past = int(self.detail)
+            return StrayId(token=token, slot=slot, expert_id=past if past < 0 else min(shape.experts + past, _LAST_ID))
         if shape.top_k == 1:
             return None
         source = cut(self.slot, shape.top_k - 1)
@@ -65,6 +72,8 @@ def slot_drafts(capability: Capability) -> list[tuple[SearchStrategy[SlotDraft],
     found = [(drafts(SetWeight, PLACES, weights), 14)]
     if capability.masked_slots:
         found += [(drafts(MaskSlot, PLACES), 10), (drafts(MaskRow), 6)]
+    if capability.stray_ids:
+        found.append((drafts(StrayId, PLACES, weighted(*_STRAY)), 5))
     if capability.duplicate_experts:  # an assigned expert may be in the row already
         found += [(drafts(AssignExpert, PLACES, PLACES), 6), (drafts(DuplicateSlot, PLACES, PLACES), 10)]
     return found

@@ -13,6 +13,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from difftest import variants
 from difftest.compare import Judgement, judge, not_equal
 from difftest.engine import Engine
 from oracles import cutlass_layouts
+from oracles import flashinfer_package as package
 from oracles.base import missing_of
 from oracles.cutlass import Cutlass
 from oracles.cutlass_graph import CutlassGraph
@@ -36,11 +38,14 @@ from strategies.scenario import (
     DuplicateSlot,
     Execution,
     Layer,
+    PaddingRows,
     Parallel,
+    Replay,
     Routing,
     Scenario,
     Shape,
     Situ,
+    StrayId,
     Swiglu,
     SwigluOai,
     ValueEdit,
@@ -75,7 +80,13 @@ def oracle() -> Cutlass:
 
 def activations() -> list[Activation]:
     known: list[Activation] = [Swiglu(), SwigluOai(), SwigluOai(per_expert=True), Situ(), Situ(per_expert=True)]
-    return [activation for activation in known if activation.kind in oracle().capability.activations]
+    return known if computes_situ() else known[:3]
+
+
+def computes_situ() -> bool:
+    """Stock 0.6.18 does not: see `test_stock_0_6_18_refuses_situ`."""
+    oracle()
+    return package.has_situ_parameters()
 
 
 def draws(count: int, capability: Capability) -> list[Scenario]:
@@ -198,7 +209,9 @@ def table(title: str, results: Iterable[Result]) -> str:
 
 
 def test_every_disagreement_has_a_name() -> None:
-    results = [run(oracle(), scenario) for scenario in draws(SCENARIOS, oracle().capability)]
+    kinds = frozenset(activation.kind for activation in activations())
+    capability = replace(oracle().capability, activations=kinds)
+    results = [run(oracle(), scenario) for scenario in draws(SCENARIOS, capability)]
     print("\n" + table("cutlass", results))
     share = sum("duplicate expert" in result.names for result in results) / len(results)
     print(f"scenarios with an expert twice in a row: {share:.1%}")
@@ -212,7 +225,7 @@ def test_every_disagreement_has_a_name() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 8, 32, 128])
 def test_kimi_k3_rank(tokens: int) -> None:
-    activation: Activation = Situ() if "situ" in oracle().capability.activations else Swiglu()
+    activation: Activation = Situ() if computes_situ() else Swiglu()
     scenario = Scenario(
         shape=replace(KIMI_K3, tokens=tokens), parallel=KIMI_K3_RANK, activation=activation, values=KIMI_K3_SCALES
     )
@@ -256,12 +269,12 @@ def test_the_packages_helpers_do_what_the_layouts_say(shape: tuple[int, int, int
 def test_the_engine_finds_no_more_than_the_empty_batch(candidate: type[Cutlass] | type[CutlassGraph]) -> None:
     """Poison, guard bands, splits, permutations, padding, foreign ids, ranks, as a campaign samples them, where no
     known mistake is in the way."""
-    oracle()
     asked = candidate()
     engine = Engine(asked, Reference(), device="cuda")
     known = {"duplicate_experts": False, "special_scale_bytes": False, "empty_batch": False}
+    kinds = frozenset(activation.kind for activation in activations())
     judged = 0
-    for scenario in draws(200, replace(asked.capability, **known)):
+    for scenario in draws(200, replace(asked.capability, activations=kinds, **known)):
         if bool(overflowing_rows(build(scenario)).any()):
             continue
         outcome = engine.check(scenario)
@@ -269,7 +282,10 @@ def test_the_engine_finds_no_more_than_the_empty_batch(candidate: type[Cutlass] 
         findings = [found for found in (outcome, *outcome.other_findings) if found.is_finding]
         assert [found for found in findings if found.check != "empty"] == [], scenario.to_json()
     spans = {name: round(seconds, 1) for name, seconds in engine.spans.seconds.items()}
-    print(f"\n{asked.name}: {judged} scenarios with a sample of the checks, seconds {spans}")
+    ran = {check: count for (check, what), count in sorted(engine.executor.tally.items()) if what == "ran"}
+    print(f"\n{asked.name}: {judged} scenarios with a sample of the checks {ran}, seconds {spans}")
+    if isinstance(asked, CutlassGraph):
+        assert ran["replay"] == ran["replay_eager"] > 50
     assert judged > 100
 
 
@@ -289,6 +305,21 @@ def test_an_expert_twice_in_a_row_loses_a_slot() -> None:
 def test_an_empty_batch_is_refused() -> None:
     result = run(oracle(), replace(BASE, shape=replace(BASE.shape, tokens=0)))
     assert "input_activations" in result.error
+
+
+def test_stock_0_6_18_refuses_situ() -> None:
+    if computes_situ():
+        pytest.skip("this build computes SiTU")
+    result = run(oracle(), replace(BASE, activation=Situ()))
+    assert result.error.startswith("fc1_expert_weights inter size must be equal to")
+
+
+@pytest.mark.parametrize("expert_id", [8, 9, 2**31 - 1, -2, -(2**31)])
+@pytest.mark.parametrize("ep_rank", [0, 1])
+def test_an_id_of_no_expert_contributes_nothing(expert_id: int, ep_rank: int) -> None:
+    routing = Routing(edits=(StrayId(token=3, slot=0, expert_id=expert_id),))
+    scenario = replace(BASE, routing=routing, parallel=Parallel(ep_size=2, ep_rank=ep_rank))
+    assert run(oracle(), scenario).verdict == "agrees"
 
 
 def test_scale_byte_ff_is_read_as_infinity() -> None:
@@ -374,17 +405,22 @@ def test_a_groups_sum_overflows_before_its_scale_is_applied() -> None:
 
 
 @pytest.mark.parametrize("position", range(5))
-def test_options_change_no_bit(position: int) -> None:
+def test_switches_change_no_bit(position: int) -> None:
     """Without PDL, with the other finalize, with another poison, and again."""
     if position >= len(activations()):
         pytest.skip("not an activation of this version")
     scenario = replace(BASE, activation=activations()[position])
     problem = build(scenario, "cuda")
     want = oracle()(oracle().prepare(problem))
-    for other in (Cutlass(pdl=False), Cutlass(fused_finalize=False), oracle()):
-        assert not_equal(other(other.prepare(problem)), want, signed_zero=True) is None
-    poisoned = build(replace(scenario, execution=Execution(poison=0xFF)), "cuda")
-    assert not_equal(oracle()(oracle().prepare(poisoned)), want, signed_zero=True) is None
+    for execution in (
+        Execution(pdl=False),
+        Execution(pdl=True),
+        Execution(fused_finalize=False),
+        Execution(poison=0xFF),
+        Execution(),
+    ):
+        other = build(replace(scenario, execution=execution), "cuda")
+        assert not_equal(oracle()(oracle().prepare(other)), want, signed_zero=True) is None
 
 
 def test_the_callers_output_is_written_in_full() -> None:
@@ -405,39 +441,34 @@ def test_a_problem_on_the_cpu_is_answered_there() -> None:
 
 
 @pytest.mark.parametrize("position", range(5))
-@pytest.mark.parametrize("padding", [0, 3])
-def test_every_replay_is_eager_to_the_bit(position: int, padding: int) -> None:
+@pytest.mark.parametrize("rows", get_args(PaddingRows))
+def test_every_replay_is_eager_to_the_bit(position: int, rows: PaddingRows) -> None:
     """One graph, captured on empty contents, replayed with other x, ids, weights; experts become empty and return."""
     if position >= len(activations()):
         pytest.skip("not an activation of this version")
+    replays = tuple(change for pair in zip(get_args(Replay), ("same",) * 9, strict=False) for change in pair)
     scenario = replace(
         BASE,
         activation=activations()[position],
         parallel=Parallel(ep_size=2, ep_rank=1),
-        execution=Execution(padding=padding),
+        execution=Execution(mode="graph", replays=replays, padding=3, padding_rows=rows),
     )
+    engine = Engine(CutlassGraph(), Reference(), device="cuda")
+    outcome = engine.check(scenario, checks={"replay", "replay_eager", "pad", "isolation"})
+    assert not outcome.is_finding, str(outcome)
+    assert engine.executor.tally["replay_eager", "ran"] == engine.executor.tally["replay", "ran"] == 1
+
+
+def test_a_graph_captured_once_serves_every_content() -> None:
+    scenario = replace(BASE, parallel=Parallel(ep_size=2, ep_rank=1))
     problem = build(scenario, "cuda")
     graph = CutlassGraph()
     prepared = graph.prepare(problem)
-    for contents in (problem, *changed(problem), problem):
+    for number in range(200):
+        contents = variants.replayed(problem, get_args(Replay)[number % 8], number)
         want = oracle()(oracle().prepare(contents))
         assert not_equal(graph.replay(prepared, contents), want, signed_zero=True) is None
     assert not_equal(graph(prepared), oracle()(oracle().prepare(problem)), signed_zero=True) is None
-
-
-def changed(problem: Problem) -> Iterable[Problem]:
-    """The problem with other contents of the tensors that a serving engine changes between replays."""
-    ids, experts = problem.topk_ids, problem.num_experts
-    padding = torch.arange(problem.tokens, device=ids.device) >= problem.scenario.shape.tokens
-    live = (~padding)[:, None]
-    yield replace(problem, hidden_states=problem.hidden_states.roll(1, 0).where(live, problem.hidden_states))
-    for shift in (1, 5):
-        yield variants.with_ids(problem, torch.where(ids >= 0, (ids + shift) % experts, ids))
-    first = problem.first_expert
-    yield variants.with_ids(problem, torch.where(ids == first, -1, ids))
-    yield variants.with_ids(problem, torch.where(live, ids.roll(1, 0), ids))
-    yield variants.with_ids(problem, torch.full_like(ids, -1))
-    yield replace(problem, topk_weights=problem.topk_weights.flip(1))
 
 
 def test_every_tactic_that_fits_agrees() -> None:

@@ -18,7 +18,10 @@ WHOLE = Capability(
     precisions=frozenset({"bf16xmxfp4", "mxfp8xmxfp4"}),
     output_dtypes=frozenset({"bfloat16", "float16"}),
     modes=frozenset({"eager", "graph"}),
+    stray_ids=True,
     tactics=4,
+    pdl=True,
+    fused_finalize=True,
 )
 """Everything that a scenario can ask for."""
 

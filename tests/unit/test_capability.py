@@ -22,10 +22,12 @@ from strategies import (
     SetWeight,
     Shape,
     Situ,
+    StrayId,
     SwigluOai,
     ValueEdit,
     Values,
 )
+from strategies.scenario import Replay
 
 TWO_SLOTS = Shape(experts=2, top_k=2)
 
@@ -40,6 +42,13 @@ def element(value: str) -> Scenario:
 
 def scale_byte(value: int) -> Scenario:
     return Scenario(values=Values(edits=(ValueEdit(tensor="w2_scale", index=(0, 0, 0), value=value),)))
+
+
+GRAPH = frozenset({"graph"})
+
+
+def replays(*changes: Replay) -> Scenario:
+    return Scenario(execution=Execution(mode="graph", replays=changes))
 
 
 # (the promise that is not made, a scenario that needs it, the objection)
@@ -95,6 +104,21 @@ OBJECTIONS: list[tuple[dict[str, Any], Scenario, str]] = [
     ),
     ({"empty_batch": False}, Scenario(shape=Shape(tokens=0)), "M = 0"),
     ({"padding": False}, Scenario(execution=Execution(padding=1)), "padded batch"),
+    ({"padding": False, "modes": GRAPH}, replays("fewer_tokens"), "padded batch"),
+    ({"masked_slots": False, "modes": GRAPH}, replays("x", "masks"), "masked slots"),
+    ({"masked_slots": False, "modes": GRAPH}, replays("empty_expert"), "masked slots"),
+    (
+        {"non_finite": False},
+        Scenario(execution=Execution(padding=1, padding_rows="routed")),
+        "NaN or infinity in x or in a router weight",
+    ),
+    (
+        {"stray_ids": False},
+        Scenario(routing=Routing(edits=(StrayId(token=0, slot=0, expert_id=1),))),
+        "an id that names no expert",
+    ),
+    ({"pdl": False}, Scenario(execution=Execution(pdl=True)), "a choice of PDL"),
+    ({"fused_finalize": False}, Scenario(execution=Execution(fused_finalize=False)), "a choice of finalize"),
     ({"tactics": 2}, Scenario(execution=Execution(tactic=2)), "tactic 2 of 2"),
 ]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+from captured import Captured, FrozenCounts, FrozenRouting, LeakyPadding, SecondReplay, StaleX
 from fakes import Change, Fake
 
 from difftest.checks import CHECKS
@@ -26,7 +27,9 @@ from strategies.scenario import (
     Execution,
     Layer,
     MaskSlot,
+    PaddingRows,
     Parallel,
+    Replay,
     Routing,
     Scenario,
     SetWeight,
@@ -98,7 +101,8 @@ class RowByRow(Fake):
 def test_the_checks_apply_where_there_is_something_to_check() -> None:
     ran = Engine(RowByRow())
     ran.check(EVERYTHING, checks=CHECKS)
-    assert {check for check, what in ran.executor.tally if what == "ran"} == set(CHECKS)
+    known = {"replay", "replay_eager", "pdl"}  # see `Captured`, `Overlapping`
+    assert {check for check, what in ran.executor.tally if what == "ran"} == set(CHECKS) - known
 
 
 def on_odd_batches(output: torch.Tensor, problem: Problem) -> torch.Tensor:
@@ -338,9 +342,89 @@ def test_a_right_write_into_the_callers_output_passes() -> None:
     assert what_happened(Into(), PLAIN, "guard") == "ran"
 
 
+def replayed(*changes: Replay, padding: int = 0) -> Scenario:
+    return replace(PLAIN, execution=Execution(mode="graph", replays=changes, padding=padding))
+
+
+EVERY_REPLAY = replayed(*get_args(Replay), "same", padding=2)
+
+
+def test_right_replays_pass() -> None:
+    for scenario in (EVERY_REPLAY, replace(EVERY_REPLAY, shape=RANK.shape, parallel=RANK.parallel)):
+        outcome = Engine(Captured()).check(scenario, checks=CHECKS)
+        assert outcome.verdict is Verdict.AGREES, str(outcome)
+    for check in ("replay", "replay_eager"):
+        assert what_happened(Captured(), EVERY_REPLAY, check) == "ran"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "blind", "seeing"),
+    [
+        (FrozenRouting, replayed("same", "x", "weights"), replayed("ids")),
+        (FrozenRouting, replayed("x"), replayed("masks")),
+        (FrozenCounts, replayed("x", "empty_expert", "same"), replayed("ids")),
+        (SecondReplay, replayed(), replayed("same")),
+        (StaleX, replayed("weights", "ids"), replayed("x")),
+    ],
+)
+@pytest.mark.parametrize(("check", "kind"), [("replay", "impossible"), ("replay_eager", "not_bit_equal")])
+def test_a_replay_that_depends_on_the_capture_is_found(
+    mistake: type[Captured], blind: Scenario, seeing: Scenario, check: str, kind: str
+) -> None:
+    assert Engine(mistake()).check(blind, checks={check}).verdict is Verdict.AGREES
+    finding = found(mistake(), seeing, check)
+    assert finding is not None
+    assert (finding.verdict, finding.kind) == (Verdict.DIVERGES, kind)
+    assert finding.detail.startswith(f"replay 1 ({seeing.execution.replays[0]}): ")
+
+
+def test_replays_that_a_scenario_asks_for_are_always_checked() -> None:
+    engine = Engine(FrozenRouting())
+    assert {finding.check for finding in engine.check(replayed("ids")).findings} >= {"replay", "replay_eager"}
+
+
+def test_an_oracle_without_an_eager_twin_is_judged_by_the_enclosure_alone() -> None:
+    class Alone(FrozenRouting):
+        eager = None  # type: ignore[assignment]
+
+    reason = "precondition: the oracle has no eager twin"
+    assert what_happened(Alone(), replayed("ids"), "replay_eager") == reason
+    assert found(Alone(), replayed("ids"), "replay") is not None
+
+
+@pytest.mark.parametrize("rows", ["masked", "routed"])
+def test_padding_that_reaches_other_rows_is_found(rows: PaddingRows) -> None:
+    scenario = replace(PLAIN, execution=Execution(padding=2, padding_rows=rows))
+    assert Engine(Fake()).check(scenario, checks=CHECKS).verdict is Verdict.AGREES
+    subject, _ = InProcess(LeakyPadding(), "reference").ask(scenario)
+    breach = CHECKS["pad"].run(subject)
+    assert breach is not None
+    assert breach.worst is not None
+    assert breach.worst.token == 0
+
+
+class Overlapping(Fake):
+    """Without PDL it is right."""
+
+    capability = replace(Fake.capability, pdl=True)
+
+    def __call__(self, prepared: Prepared) -> torch.Tensor:
+        wrong = prepared.problem.scenario.execution.pdl is not False
+        return super().__call__(prepared) + (1.0 if wrong else 0.0)
+
+
+def test_launches_that_overlap_wrongly_are_found() -> None:
+    for pdl in (None, False, True):
+        finding = found(Overlapping(), replace(PLAIN, execution=Execution(pdl=pdl)), "pdl")
+        assert finding is not None
+        assert finding.kind == "not_bit_equal"
+
+
 @pytest.mark.parametrize(
     ("check", "scenario", "reason"),
     [
+        ("replay", PLAIN, "nothing is captured in eager mode"),
+        ("pdl", PLAIN, "the oracle offers no choice of PDL"),
         ("split", Scenario(), "fewer than two rows"),
         ("permute", Scenario(), "fewer than two rows"),
         ("empty", Scenario(shape=Shape(tokens=0)), "the batch is empty itself"),

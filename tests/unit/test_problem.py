@@ -24,6 +24,7 @@ from strategies.scenario import (
     SetWeight,
     Shape,
     Situ,
+    StrayId,
     SwigluOai,
     ValueEdit,
     Values,
@@ -633,3 +634,22 @@ def test_routing_edits() -> None:
 def test_routing_edits_apply_in_order() -> None:
     edits = (MaskRow(token=0), AssignExpert(token=0, slot=1, expert=3), DuplicateSlot(token=0, slot=0, source=1))
     assert build(Scenario(shape=MEDIUM, routing=Routing(edits=edits))).topk_ids[0].tolist() == [3, 3, -1]
+
+
+def test_stray_ids_name_no_expert() -> None:
+    edits = tuple(
+        StrayId(token=token, slot=0, expert_id=value) for token, value in enumerate((12, 2**31 - 1, -(2**31)))
+    )
+    problem = build(Scenario(shape=MEDIUM, routing=Routing(edits=edits)))
+    assert problem.topk_ids[:3, 0].tolist() == [12, 2**31 - 1, -(2**31)]
+    assert problem.local_ids[:3, 0].tolist() == [-1, -1, -1]
+
+
+def test_routed_padding_is_routed_as_further_tokens_are() -> None:
+    longer = dataclasses.replace(MEDIUM, tokens=MEDIUM.tokens + 3)
+    execution = Execution(padding=3, padding_rows="routed")
+    padded, further = build(Scenario(shape=MEDIUM, execution=execution)), build(Scenario(shape=longer))
+    assert torch.equal(padded.topk_ids, further.topk_ids)
+    assert torch.equal(padded.topk_weights, further.topk_weights)
+    assert bool(padded.hidden_states[MEDIUM.tokens :].isnan().all())
+    assert torch.equal(padded.hidden_states[: MEDIUM.tokens], further.hidden_states[: MEDIUM.tokens])

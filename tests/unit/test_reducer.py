@@ -60,7 +60,7 @@ LARGE = Scenario(
             ValueEdit(tensor="w2_scale", index=(0, 383, 7), value=0),
         ),
     ),
-    execution=Execution(mode="graph", replays=3, padding=5, tactic=2, repeats=3, poison=255),
+    execution=Execution(mode="graph", replays=("all", "x", "same"), padding=5, tactic=2, repeats=3, poison=255),
 )
 
 
@@ -123,8 +123,12 @@ SMALLEST = [
         Scenario(shape=Shape(tokens=0), values=Values(x_exponent=-6)),
     ),
     (
-        lambda s: s.execution.mode == "graph" and s.execution.replays > 1,
-        Scenario(shape=Shape(tokens=0), execution=Execution(mode="graph", replays=2)),
+        lambda s: s.execution.mode == "graph" and len(s.execution.replays) > 1,
+        Scenario(shape=Shape(tokens=0), execution=Execution(mode="graph", replays=("same", "same"))),
+    ),
+    (
+        lambda s: "x" in s.execution.replays,
+        Scenario(shape=Shape(tokens=0), execution=Execution(mode="graph", replays=("x",))),
     ),
     (
         lambda s: any(isinstance(edit, MaskRow) for edit in s.routing.edits),

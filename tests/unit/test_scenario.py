@@ -24,6 +24,7 @@ from strategies import (
     SetWeight,
     Shape,
     Situ,
+    StrayId,
     Swiglu,
     SwigluOai,
     ValueEdit,
@@ -47,6 +48,7 @@ FULL = Scenario(
             AssignExpert(token=2, slot=0, expert=7),
             DuplicateSlot(token=3, slot=1, source=0),
             SetWeight(token=4, slot=0, weight=math.nan),
+            StrayId(token=4, slot=1, expert_id=8),
         ),
     ),
     values=Values(
@@ -61,7 +63,17 @@ FULL = Scenario(
             ValueEdit(tensor="w2_scale", index=(0, 63, 1), value=0),
         ),
     ),
-    execution=Execution(mode="graph", replays=2, padding=3, tactic=1, repeats=2, poison=255),
+    execution=Execution(
+        mode="graph",
+        replays=("empty_expert", "same"),
+        padding=3,
+        padding_rows="routed",
+        tactic=1,
+        pdl=False,
+        fused_finalize=True,
+        repeats=2,
+        poison=255,
+    ),
 )
 
 
@@ -179,7 +191,15 @@ class TestJson:
             (("values", "edits", 0, "value"), 3, "values.edits.value = 3: must be one of nan"),
             (("values", "edits", 1, "value"), "nan", "values.edits.value = 'nan': must be an integer in [0, 255]"),
             (("execution", "mode"), "jit", "execution.mode = 'jit': must be one of eager, graph"),
-            (("execution", "mode"), "eager", "execution.replays = 2: must be 0 unless mode is graph"),
+            (("execution", "mode"), "eager", "execution.replays = ('empty_expert', 'same'): must be empty unless mode"),
+            (("execution", "replays"), 2, "execution.replays = 2: must be a list"),
+            (("execution", "replays", 0), "y", "execution.replays[0] = 'y': must be one of same, x, weights, ids"),
+            (("execution", "padding_rows"), "nan", "execution.padding_rows = 'nan': must be one of masked, routed"),
+            (("execution", "pdl"), 1, "execution.pdl = 1: must be true, false or null"),
+            (("execution", "fused_finalize"), "yes", "execution.fused_finalize = 'yes': must be true, false or null"),
+            (("routing", "edits", 5, "expert_id"), 7, "routing.edits[5].expert_id = 7: must be an int32 below -1 or"),
+            (("routing", "edits", 5, "expert_id"), -1, "routing.edits[5].expert_id = -1: must be an int32 below -1"),
+            (("routing", "edits", 5, "expert_id"), 2**31, "routing.edits[5].expert_id = 2147483648: must be an int32"),
             (("execution", "padding"), -1, "execution.padding = -1: must be an integer >= 0"),
             (("execution", "tactic"), -1, "execution.tactic = -1: must be an integer >= 0"),
             (("execution", "repeats"), 0, "execution.repeats = 0: must be an integer >= 1"),
@@ -248,7 +268,7 @@ class TestIdentity:
     def test_the_digest_is_pinned(self) -> None:
         # Saved cases are named by it: a change of this test breaks them.
         assert Scenario().digest == "17889638"
-        assert FULL.digest == "7a4a7a5e"
+        assert FULL.digest == "c33b7b97"
 
     def test_every_drawn_scenario_has_its_own_digest(self) -> None:
         distinct = set(draws("quick", 300, WHOLE))

@@ -104,8 +104,8 @@ LEAST: dict[str, tuple[Callable[[Scenario], bool], Scenario]] = {
         Scenario(shape=Shape(hidden=160, intermediate=96)),
     ),
     "a replayed graph": (
-        lambda s: s.execution.replays >= 2,
-        Scenario(execution=Execution(mode="graph", replays=2)),
+        lambda s: len(s.execution.replays) >= 2,
+        Scenario(execution=Execution(mode="graph", replays=("masks", "same"))),
     ),
     "SiTU": (lambda s: isinstance(s.activation, Situ), Scenario(activation=Situ())),
     "a second rule of content": (lambda s: s.values.rule == "integer", Scenario(values=Values(rule="integer"))),

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 import torch
 
@@ -12,10 +15,12 @@ from strategies.scenario import (
     MaskSlot,
     Parallel,
     Precision,
+    Replay,
     Routing,
     Scenario,
     Shape,
     Situ,
+    StrayId,
     ValueEdit,
     Values,
 )
@@ -148,3 +153,55 @@ def test_a_change_of_a_tensors_shape_is_a_change() -> None:
     before = variants.clone_tensors(problem)
     problem.w2.resize_(1)
     assert variants.changed_tensors(problem, before) == ["w2"]
+
+
+@BOTH
+@pytest.mark.parametrize("change", get_args(Replay))
+def test_a_replay_finds_other_contents_of_the_same_sizes(precision: Precision, change: Replay) -> None:
+    problem = build(replace(scenario(precision), execution=Execution(mode="graph", replays=(change,), padding=2)))
+    before = variants.clone_tensors(problem)
+    contents = variants.replayed(problem, change, 1)
+    consistent(contents)
+    changed = set(variants.changed_tensors(contents, before))
+    quantised = {"hidden_q", "hidden_scale"} if precision == "mxfp8xmxfp4" else set()
+    fields = {
+        "same": set(),
+        "x": {"hidden_states", *quantised},
+        "weights": {"topk_weights"},
+        "ids": {"topk_ids"},
+        "masks": {"topk_ids"},
+        "empty_expert": {"topk_ids"},
+        "fewer_tokens": {"hidden_states", "topk_ids", "topk_weights", *quantised},
+        "all": {"hidden_states", "topk_ids", "topk_weights", *quantised},
+    }
+    assert changed == fields[change]
+    assert variants.changed_tensors(problem, before) == []
+    padding = slice(problem.scenario.shape.tokens, None)
+    for name in fields[change]:
+        old, new = getattr(problem, name)[padding], getattr(contents, name)[padding]
+        assert old.view(torch.uint8).equal(new.view(torch.uint8)), "padding stays padding"
+
+
+def test_an_expert_becomes_empty_for_a_replay() -> None:
+    problem = build(replace(scenario(), routing=Routing(rule="all_to_one")))
+    used = {int(expert) for expert in problem.local_ids.unique() if expert >= 0}
+    left = {int(expert) for expert in variants.replayed(problem, "empty_expert", 1).local_ids.unique() if expert >= 0}
+    assert len(used - left) == 1
+    assert left < used
+
+
+def test_fewer_tokens_are_followed_by_padding() -> None:
+    problem = build(scenario())
+    contents = variants.replayed(problem, "fewer_tokens", 1)
+    assert (contents.scenario.shape.tokens, contents.scenario.execution.padding) == (2, 5)
+    assert torch.equal(contents.topk_ids[:2], problem.topk_ids[:2])
+    assert bool(contents.hidden_states[2:].isnan().all())
+    assert bool((contents.topk_ids[2:] == -1).all())
+
+
+def test_ids_that_name_no_expert_stay_what_they_are() -> None:
+    stray = StrayId(token=0, slot=0, expert_id=2**31 - 1)
+    problem = build(replace(scenario(), routing=Routing(edits=(stray,))))
+    contents = variants.replayed(problem, "ids", 1)
+    assert contents.topk_ids[0, 0] == 2**31 - 1
+    assert torch.equal(contents.topk_ids[1:5], (problem.topk_ids[1:5] + 1) % 8)
