@@ -15,6 +15,7 @@ from strategies.scenario import (
     RoutingEdit,
     Scenario,
     SetWeight,
+    StrayId,
     ValueEdit,
 )
 
@@ -131,6 +132,8 @@ def _edit_words(edit: RoutingEdit | ValueEdit) -> str:
             return f"slot {slot} of token {token} routed to expert {expert}"
         case DuplicateSlot(token=token, slot=slot, source=source):
             return f"token {token} routed to one expert twice (slots {source} and {slot})"
+        case StrayId(token=token, slot=slot, expert_id=expert_id):
+            return f"slot {slot} of token {token} routed to id {expert_id}, which names no expert"
         case SetWeight(token=token, slot=slot, weight=weight):
             return f"router weight {weight} in slot {slot} of token {token}"
         case ValueEdit(tensor=tensor, index=index, value=value):
