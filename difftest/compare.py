@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from difftest.heat import heat
 from difftest.outcome import Agreement, Rate, Worst
 from oracles.enclosure import ANY, FINITE, LAMBDA, NAN, NEG_INF, POS_INF, RADIUS_MODEL, Enclosure
 from oracles.numerics import Numerics
@@ -23,13 +24,15 @@ _ROUNDED = 1 + 2.0**-50
 class Breach:
     """One way in which an output is wrong.
 
-    kind: see `Outcome.kind`. detail: one line. worst: for kinds of values. rate: when it does not happen every time.
+    kind: see `Outcome.kind`. detail: one line. worst, heat: for kinds of values. rate: when it does not happen every
+    time.
     """
 
     kind: str
     detail: str
     worst: Worst | None = None
     rate: Rate | None = None
+    heat: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +153,13 @@ def not_equal(got: torch.Tensor, expected: torch.Tensor, *, signed_zero: bool = 
             sharp=(center, center),
             radius=0.0,
         ),
+        heat=heat(different, (got.double() - expected.double()).abs(), _rms(expected)),
     )
+
+
+def _rms(values: torch.Tensor) -> float:
+    finite = values.double().nan_to_num(0.0, 0.0, 0.0)
+    return float(finite.square().mean().sqrt())
 
 
 def _kind_of(value: torch.Tensor) -> torch.Tensor:
@@ -229,17 +238,22 @@ def _breach(
         sharp=(center - sharp, center + sharp),
         radius=sharp if kind == "implausible" else hard,
     )
+    beyond = (got - enclosure.center).abs() - (enclosure.sharp if kind == "implausible" else enclosure.hard)
+    confused = kind in ("must_be_finite", "must_be_nonfinite")
+    picture = heat(where, torch.full_like(beyond, torch.inf) if confused else beyond, stats.rms)
     some = f"{count} of {where.numel()} elements in {int(where.any(1).sum())} of {len(where)} rows"
     at = f"[{token}, {column}] = {value:.9g}"
     match kind:
         case "must_be_finite":
-            return Breach(kind=kind, detail=f"{some} are not finite: {at}, expected {center:.9g}", worst=worst)
+            detail = f"{some} are not finite: {at}, expected {center:.9g}"
+            return Breach(kind=kind, detail=detail, worst=worst, heat=picture)
         case "must_be_nonfinite":
             expected = _NAMES.get(int(kinds), "NaN or infinity")
-            return Breach(kind=kind, detail=f"{some} hide a non-finite value: {at}, expected {expected}", worst=worst)
+            detail = f"{some} hide a non-finite value: {at}, expected {expected}"
+            return Breach(kind=kind, detail=detail, worst=worst, heat=picture)
     share = f" ({worst.error / stats.rms:.3g} of rms)" if stats.rms > 0 else ""
     if worst.radius == 0:
         off = f"expected exactly {center:.9g}, off by {worst.error:.3g}{share}"
     else:
         off = f"expected {center:.9g} +- {worst.radius:.3g}, off by {worst.error:.3g}{share}, {worst.ratio:.3g} radii"
-    return Breach(kind=kind, detail=f"{some} are {kind}: {at}, {off}", worst=worst)
+    return Breach(kind=kind, detail=f"{some} are {kind}: {at}, {off}", worst=worst, heat=picture)

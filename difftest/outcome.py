@@ -164,6 +164,7 @@ class Outcome:
     line with the digits out; for CRASHED and HUNG the signal, exit status or deadline. Empty without a finding.
     detail: one line for people. traceback: of a rejection.
     reason: the oracle's words, UNSUPPORTED only. rate: how often it failed, NONDETERMINISTIC only.
+    heat: where the output is wrong and how much, a line of characters for each row (`difftest.heat`).
     stats: comparison with the reference, where the output could be compared; always there when it AGREES.
     other_findings: further buckets found in the same scenario, each without other findings of its own.
     Raises `InvalidOutcome` when a verdict lacks a field, or has one that is not its own.
@@ -177,6 +178,7 @@ class Outcome:
     kind: str = ""
     detail: str = ""
     worst: Worst | None = None
+    heat: tuple[str, ...] = ()
     reason: str | None = None
     rate: Rate | None = None
     stats: Agreement | None = None

@@ -231,7 +231,8 @@ class _Trial:
             if check not in ("reference", "determinism") and self._process.deterministic:
                 check, kind, detail = "determinism", "not_bit_equal", f"{detail} (seen in {check})"
         verdict = Verdict.DIVERGES if breach.rate is None else Verdict.NONDETERMINISTIC
-        self._add(self._outcome(verdict, check=check, kind=kind, detail=detail, worst=breach.worst, rate=breach.rate))
+        fields = {"worst": breach.worst, "heat": breach.heat, "rate": breach.rate}
+        self._add(self._outcome(verdict, check=check, kind=kind, detail=detail, **fields))
 
     def _rejected(self, check: str, rejected: Rejected) -> None:
         self._add(
