@@ -12,6 +12,7 @@ from strategies.scenario import (
     MaskSlot,
     Parallel,
     Precision,
+    Replay,
     Routing,
     Scenario,
     Shape,
@@ -24,8 +25,8 @@ from strategies.scenario import (
 TOKENS = (1, 2, 8, 32)
 REPEATS = 3
 """Calls that must agree bit for bit."""
-REPLAYS = 2
-"""Of a captured graph, besides the first, each with other contents."""
+REPLAYS: tuple[Replay, ...] = ("all", "same")
+"""Of a captured graph, besides the first: with other x, ids and weights, and with the first contents again."""
 _KIMI = MODELS["kimi-k3"]
 _KIMI_RANK = Parallel(ep_size=32, ep_rank=7)
 """28 whole experts of 896."""
@@ -65,7 +66,7 @@ def _scenarios(activation: Activation) -> Iterator[tuple[str, Scenario]]:
     yield "values/exact", replace(base, values=Values(rule="integer"))
     yield f"execution/eager/repeats={REPEATS}", replace(base, execution=Execution(repeats=REPEATS))
     yield "execution/capture", replace(base, execution=Execution(mode="graph"))
-    yield f"execution/replays={REPLAYS}", replace(base, execution=Execution(mode="graph", replays=REPLAYS))
+    yield f"execution/replays={len(REPLAYS)}", replace(base, execution=Execution(mode="graph", replays=REPLAYS))
     for stage, tokens in (("decode", 1), ("prefill", 128)):
         real = Scenario(shape=_KIMI.shape(tokens), parallel=_KIMI_RANK, activation=activation)
         yield f"kimi-k3/{stage}/M={tokens}/eager", real
