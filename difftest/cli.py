@@ -45,6 +45,14 @@ Exit codes, the first that holds:
   0    every case is as the ledger says
 """
 
+BUILD_EXIT_CODES = """\b
+Exit codes:
+  0    built, or built before
+  1    the generator, the compiler or the linker failed; the message names the log
+  2    a mistake in what was given: an option, a wheel, a patch that does not apply
+  3    something needed is missing: the package, a compiler, a header
+"""
+
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command, by default with the process's arguments. Every error is one line on stderr and an exit code."""
@@ -235,6 +243,47 @@ def report_command(path: Path, out: Path | None, sanitize: bool) -> int:
     verdict = None if report.proof is None else report.proof.verdict
     print_lines(Console(), describe.report_lines(out, verdict, report.no_script))
     return AGREE if report.proof is None or report.proof.reproduced else FINDINGS
+
+
+@difftest.command(name="build", epilog=BUILD_EXIT_CODES)
+@click.option("--version", metavar="VERSION", help="Of flashinfer-python; pip brings it. [default: the installed one]")
+@click.option("--wheel", metavar="FILE", help="Take the sources from this wheel instead.")
+@click.option(
+    "--patch",
+    "patches",
+    metavar="PATCH",
+    multiple=True,
+    help="Unified diff to apply: a file, or the short name of one that is shipped (situ). Repeatable, in order.",
+)
+@click.option("--arch", metavar="ARCH", help="9.0a or 12.0a. [default: that of --only, or else of the device]")
+@click.option(
+    "--only", metavar="TYPES", help="Build bf16xmxfp4 (9.0a) or mxfp8xmxfp4 (12.0a) alone: minutes, not hours."
+)
+@click.option(
+    "--tile",
+    "tiles",
+    metavar="MxNxK",
+    multiple=True,
+    help="With --only, a GEMM tile to build, cluster 1x1x1, or `all`. Repeatable. [default: what runs untuned]",
+)
+@click.option("--jobs", metavar="N", help="Compilers at a time. [default: the number of cores]")
+def build_command(**given: Any) -> int:
+    """Build FlashInfer's fused-MoE library from patched sources, privately.
+
+    An oracle spec names it as ORACLE@VERSION+PATCH, such as cutlass@0.6.18+situ. Builds are kept in $DIFFTEST_BUILDS,
+    by default in the user's cache folder, and can be carried to another machine's. What was built before is not built
+    again, and a build that was interrupted goes on.
+    """
+    from difftest.builds import make
+
+    request = make.Request.parse(given)
+    try:
+        build = make.make(request, click.echo)
+    except make.BuildFailed as error:
+        return _complain(str(error), FINDINGS)
+    click.echo(f"{build.name}: {build.library}")
+    click.echo(f"use it: --candidate cutlass@{build.name}")
+    return AGREE
 
 
 @difftest.command(name="oracles")

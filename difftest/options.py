@@ -113,7 +113,8 @@ class InvalidOption(ValueError):
     """An option's value is not allowed. The message is one line that names the option, the value and what is."""
 
 
-def _integer(flag: str, value: str | int, low: int, high: int | None = None) -> int:
+def integer(flag: str, value: str | int, low: int, high: int | None = None) -> int:
+    """An option's integer in [low, high]. Raises `InvalidOption`."""
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     try:
         number = int(value)
@@ -157,8 +158,8 @@ class Options:
                 raise InvalidOption(f"--candidate {name}: is the --reference too; an oracle always agrees with itself")
         if self.profile not in PROFILES:
             raise InvalidOption(f"--profile {self.profile}: must be one of {', '.join(PROFILES)}")
-        _integer("--examples", self.examples, 1)
-        _integer("--seed", self.seed, 0, SEED_LIMIT - 1)
+        integer("--examples", self.examples, 1)
+        integer("--seed", self.seed, 0, SEED_LIMIT - 1)
         for name in self.require:
             if name not in self.candidates:
                 known = ", ".join(self.candidates)
@@ -181,8 +182,8 @@ class Options:
             candidates=_distinct(values["candidate"]) or installed_candidates(),
             reference=values["reference"] or REFERENCE,
             profile=profile,
-            examples=PROFILES[profile].examples if examples is None else _integer("--examples", examples, 1),
-            seed=fresh_seed() if seed is None else _integer("--seed", seed, 0, SEED_LIMIT - 1),
+            examples=PROFILES[profile].examples if examples is None else integer("--examples", examples, 1),
+            seed=fresh_seed() if seed is None else integer("--seed", seed, 0, SEED_LIMIT - 1),
             require=_distinct(values["require"]),
             cases=Path(values["cases"] or "cases"),
             json=Path(values["json"]) if values["json"] else None,

@@ -1,6 +1,6 @@
 """Private builds of FlashInfer's fused-MoE library: patched sources, made with the package's own JIT machinery.
 
-`find` is what an oracle spec such as `cutlass@0.6.18+situ` asks for. No torch until a build is looked for by device.
+`find` is what an oracle spec such as `cutlass@0.6.18+situ` asks for; `difftest.builds.make` makes one.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from typing import Any
 
 RUNNER = re.compile(r"^template class CutlassMoeFCRunner<(.*?)>;$", re.MULTILINE | re.DOTALL)
 INSTANTIATION = "cutlass_fused_moe_instantiation.cu"
+PER_FILE = 4
+"""Instantiations in a file. FlashInfer has eight, which takes minutes; with few files fewer each are done sooner."""
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
@@ -36,6 +38,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     kept: list[str] = []
     left_out: list[str] = []
     kernels.write_file = _filtered(kernels, only, kept, left_out)
+    kernels.clean_leftover_files = lambda *_: None  # it knows only the files that it names itself
     spec = getattr(fused_moe, f"gen_cutlass_fused_moe_sm{request['arch']}_module")()
     if only is not None:
         _slim(spec, only)
@@ -59,19 +62,25 @@ def _filtered(kernels: Any, only: Any, kept: list[str], left_out: list[str]) -> 
             return True
         if not hasattr(operation, "act_type"):  # of another architecture family
             return False
-        names = [kernels.CudaTypeName.get(kind) for kind in (operation.act_type, operation.weight_type)]
+        names = [_plain(kernels.CudaTypeName.get(kind)) for kind in (operation.act_type, operation.weight_type)]
         tile = "x".join(map(str, operation.cta_shape))
         plain = tuple(operation.cga_shape) == (1, 1, 1)
         return names == only["types"] and (only["tiles"] is None or (plain and tile in only["tiles"]))
 
     def write_file(headers: Any, operations: list[Any], path: str) -> None:
         chosen = [operation for operation in operations if wanted(operation)]
-        kept.extend(_describe(operation) for operation in chosen)
+        kept.extend(map(_describe, chosen))
         left_out.extend(_describe(operation) for operation in operations if operation not in chosen)
-        if chosen:
-            write(headers, chosen, path)
+        for start in range(0, len(chosen), PER_FILE):
+            place = path.replace(".generated.cu", f"_{start}.generated.cu") if start else path
+            write(headers, chosen[start : start + PER_FILE], place)
 
     return write_file
+
+
+def _plain(kind: str | None) -> str:
+    """A C++ type's name; E2M1's has changed."""
+    return "Fp4Type" if kind in ("SafeFP4", "__nv_fp4_e2m1") else str(kind)
 
 
 def _describe(operation: Any) -> str:
@@ -98,7 +107,8 @@ def _slim(spec: Any, only: dict[str, Any]) -> None:
     original = sources[place]
 
     def keep(match: re.Match[str]) -> str:
-        return match[0] if " ".join(match[1].split()) in only["runners"] else ""
+        runner = ", ".join(_plain(word.strip()) for word in match[1].split(","))
+        return match[0] if runner in only["runners"] else ""
 
     text = RUNNER.sub(keep, original.read_text())
     if len(RUNNER.findall(text)) != len(only["runners"]):

@@ -147,7 +147,7 @@ def find(name: str, arch: str | None = None) -> Build:
     wanted = normal_name(name)
     named = [build for build in all_builds() if build.name == wanted]
     if len({build.manifest.arch for build in named}) > 1 or arch is not None:
-        arch = arch or _arch_here()
+        arch = arch or arch_here()
         named = [build for build in named if arch is None or build.manifest.arch == arch]
     if not named:
         raise BuildNotFound(_advice(name, wanted, arch))
@@ -159,7 +159,8 @@ def normal_name(name: str) -> str:
     return "+".join(part.removesuffix(".patch") for part in name.split("+"))
 
 
-def _arch_here() -> str | None:
+def arch_here() -> str | None:
+    """nvcc's name of the current device's architecture; None without a device."""
     import torch
 
     if not torch.cuda.is_available():
