@@ -112,26 +112,30 @@ def _every_order(products: torch.Tensor, acc: Accumulator) -> Iterator[tuple[tor
 
 
 def _striped(x: torch.Tensor, w: torch.Tensor, sums: PartialSums, acc: Accumulator) -> None:
-    """Any cut of K into stripes. A sum inside one is the difference of two of the lane's sums over all of K, so that no
-    sum passes the spread of these: the largest less the smallest, 0 among them."""
+    """Any cut of K into stripes. A sum inside one is a lane's sum over all of K so far, less what that was where the
+    stripe begins: wherever it does, within the extremes up to here."""
     assert acc.stripes is not None
     step = acc.interleave
     tail = (0, -x.shape[-1] % acc.stripes)
     x, w = torch.nn.functional.pad(x, tail), torch.nn.functional.pad(w, tail)
-    stripes = x.shape[-1] // acc.stripes
     for lanes in acc.lanes:
         for experts, rows in _pieces(sums.total.shape, x.shape[-1] // step, _PIECE[x.device.type]):
             some, those = (_blocks(value, step, lanes, step) for value in (x[experts], w[experts, rows]))
-            prefix, inside = some @ those.mT, some.abs() @ those.abs().mT
-            shape = (len(prefix), lanes, -1, *prefix.shape[2:])
-            prefix, inside = prefix.view(shape).cumsum(2), inside.view(shape)
-            spread = prefix.amax(2).clamp_(min=0.0) - prefix.amin(2).clamp_(max=0.0)
-            # Of the lanes and of the stripes: no sum of theirs passes the lanes' spreads together.
-            joined = spread.sum(1)
-            cut = 1.25 * step * (prefix.shape[2] * joined + inside.sum((1, 2)) / 2)
-            sums.part(experts, rows).raise_to(
-                cut + stripes * lanes * joined, torch.maximum((spread + inside.amax(2) / 2).amax(1), joined)
-            )
+            products, inside = some @ those.mT, some.abs() @ those.abs().mT
+            shape = (len(products), lanes, -1, *products.shape[2:])
+            products, inside = products.view(shape), inside.view(shape)
+            after = products.cumsum(2)
+            before = torch.cat((torch.zeros_like(after[:, :, :1]), after[:, :, :-1]), 2)
+            high, low = before.cummax(2).values, before.cummin(2).values
+            first = torch.maximum(before - low, high - before)
+            last = torch.maximum(after - low, high - after)
+            each = inside.add_(first).add_(last).mul_(0.5)
+            # Lanes meet once a stripe, in all with no more than if each turn of all lanes were one; stripes in order.
+            turn = acc.stripes // (lanes * step)
+            ends = products.view(len(products), lanes, -1, turn, *products.shape[3:]).sum(3)
+            joined = (lanes - 1) * ends.abs().sum((1, 2)) + ends.sum(1).cumsum(1).abs_().sum(1)
+            cut = 1.25 * step * each.sum((1, 2))
+            sums.part(experts, rows).raise_to(cut + joined, each.amax(2).sum(1))
 
 
 def _all_at_once(x: torch.Tensor, w: torch.Tensor, sums: PartialSums, acc: Accumulator) -> None:
