@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
-import tempfile
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +12,7 @@ from typing import Any, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from difftest.files import write_whole
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Bucket, InvalidOutcome, Outcome
 from strategies.scenario import Scenario
@@ -207,21 +205,10 @@ def save(case: Case, path: Path) -> None:
 
     Raises `CaseNotWritten`, and leaves what was at `path`.
     """
-    beside = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump(case.to_json(), file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)
-        os.replace(beside, path)
+        write_whole(path, json.dumps(case.to_json(), indent=1) + "\n")
     except OSError as error:
-        if beside is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(beside)
         raise CaseNotWritten(f"{path}: cannot be written: {error.strerror}") from error
 
 

@@ -17,6 +17,7 @@ from difftest import cases, describe, preflight
 from difftest.events import CaseReplayed, Event, Handler
 from difftest.jsonl import JsonLines
 from difftest.options import OPTIONS, InvalidOption, Options
+from difftest.page import Page
 from difftest.replay import Replay, ReplayStatus, replay
 from difftest.terminal import STATUS_STYLES, Terminal, print_lines, replay_line, replay_summary
 
@@ -109,9 +110,10 @@ def run(**given: Any) -> int:
     preflight.check(options)
     from difftest import campaign  # imports torch
 
+    page = None if options.html is None else Page(options.html, options)
     with _json_lines(options.json) as lines, Terminal(options, Console()) as terminal:
         try:
-            summary = campaign.run(options, _to_all(terminal, lines))
+            summary = campaign.run(options, _to_all(terminal, lines, page))
         except KeyboardInterrupt:
             code, reason = INTERRUPTED, "interrupted; findings so far are saved and shown above"
         else:
@@ -120,7 +122,7 @@ def run(**given: Any) -> int:
             if code == AGREE and idle:
                 code, reason = MISSING, "; ".join(idle)
     print_lines(Console(), [f"exit {code}: {reason}"])
-    return _json_code(lines, code)
+    return _written_code(code, lines, page)
 
 
 def _json_lines(path: Path | None) -> AbstractContextManager[JsonLines | None]:
@@ -136,12 +138,13 @@ def _to_all(*handlers: Handler | None) -> Handler:
     return emit
 
 
-def _json_code(lines: JsonLines | None, code: int) -> int:
-    """The exit code, given that the file of `--json` may have failed on the way."""
-    if lines is None or lines.error is None:
-        return code
-    missing = _complain(lines.error, MISSING)
-    return missing if code == AGREE else code
+def _written_code(code: int, *reports: JsonLines | Page | None) -> int:
+    """The exit code, given that a report's file may have failed on the way."""
+    for report in reports:
+        if report is not None and report.error is not None:
+            missing = _complain(report.error, MISSING)
+            code = missing if code == AGREE else code
+    return code
 
 
 @difftest.command(name="replay", epilog=REPLAY_EXIT_CODES)
@@ -171,7 +174,7 @@ def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str 
             replays.append(replay(path))
             emit(CaseReplayed(replay=replays[-1]))
     print_lines(console, ["", replay_summary(replays)], "bold")
-    return _json_code(lines, _replay_code(replays))
+    return _written_code(_replay_code(replays), lines)
 
 
 def _case_files(paths: Sequence[Path]) -> list[Path]:

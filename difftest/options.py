@@ -106,6 +106,12 @@ OPTIONS = (
         metavar="FILE",
         help="Write every event to this file, one JSON object a line.",
     ),
+    OptionSpec(
+        name="html",
+        flag="--html",
+        metavar="FILE",
+        help="Write a report of the run to this file: one page that needs no network.",
+    ),
 )
 
 
@@ -137,7 +143,7 @@ class Options:
 
     candidates, reference: specs for `oracles.get`. profile: a key of `PROFILES`. examples: scenarios drawn in all,
     each judged for every candidate. seed: the base seed of all shards. require: candidates that must run.
-    cases: the ledger's folder. json: where events are written, or None.
+    cases: the ledger's folder. json, html: where events and the page are written, or None.
     Raises `InvalidOption`.
     """
 
@@ -149,6 +155,7 @@ class Options:
     require: tuple[str, ...] = ()
     cases: Path = Path("cases")
     json: Path | None = None
+    html: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.candidates:
@@ -187,6 +194,7 @@ class Options:
             require=_distinct(values["require"]),
             cases=Path(values["cases"] or "cases"),
             json=Path(values["json"]) if values["json"] else None,
+            html=Path(values["html"]) if values["html"] else None,
         )
 
     def command(self) -> str:
@@ -202,21 +210,15 @@ class Options:
     def to_json(self) -> dict[str, Any]:
         """A JSON-able dict, for other processes and for reports."""
         data = dataclasses.asdict(self)
-        return data | {"cases": str(self.cases), "json": None if self.json is None else str(self.json)}
+        paths = {name: getattr(self, name) for name in ("cases", "json", "html")}
+        return data | {name: None if path is None else str(path) for name, path in paths.items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read `to_json`'s form."""
-        json = data["json"]
-        return cls(
-            **{
-                **data,
-                "candidates": tuple(data["candidates"]),
-                "require": tuple(data["require"]),
-                "cases": Path(data["cases"]),
-                "json": None if json is None else Path(json),
-            }
-        )
+        paths = {name: None if data[name] is None else Path(data[name]) for name in ("cases", "json", "html")}
+        sequences = {name: tuple(data[name]) for name in ("candidates", "require")}
+        return cls(**{**data, **paths, **sequences})
 
 
 def fresh_seed() -> int:

@@ -122,7 +122,7 @@ class Capability:
         if (execution.padding or "fewer_tokens" in execution.replays) and not self.padding:
             yield "padded batch"
         if execution.tactic is not None and execution.tactic >= self.tactics:
-            yield f"tactic {execution.tactic} of {self.tactics}"
+            yield f"a tactic beyond its {self.tactics}"
         if execution.pdl is not None and not self.pdl:
             yield "a choice of PDL"
         if execution.fused_finalize is not None and not self.fused_finalize:

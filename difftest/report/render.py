@@ -12,6 +12,7 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
+    autoescape=jinja2.select_autoescape(("html.j2",)),
 )
 
 

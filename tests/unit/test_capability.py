@@ -119,7 +119,7 @@ OBJECTIONS: list[tuple[dict[str, Any], Scenario, str]] = [
     ),
     ({"pdl": False}, Scenario(execution=Execution(pdl=True)), "a choice of PDL"),
     ({"fused_finalize": False}, Scenario(execution=Execution(fused_finalize=False)), "a choice of finalize"),
-    ({"tactics": 2}, Scenario(execution=Execution(tactic=2)), "tactic 2 of 2"),
+    ({"tactics": 2}, Scenario(execution=Execution(tactic=2)), "a tactic beyond its 2"),
 ]
 
 

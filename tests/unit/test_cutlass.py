@@ -171,7 +171,7 @@ def test_situ_is_promised_where_the_package_lists_it(installed: Any) -> None:
         (replace(BASE, layer=Layer(moe_tp_size=2)), "I of a rank is not a multiple of 128"),
         (replace(BASE, output_dtype="float16"), "output dtype float16"),
         (replace(BASE, execution=Execution(mode="graph")), "execution mode graph"),
-        (replace(BASE, execution=Execution(tactic=0)), "tactic 0 of 0"),
+        (replace(BASE, execution=Execution(tactic=0)), "a tactic beyond its 0"),
         (replace(BASE, precision="mxfp8xmxfp4"), "precision mxfp8xmxfp4"),
     ],
 )

@@ -258,7 +258,7 @@ def test_it_is_an_oracle() -> None:
         (replace(BASE, activation=Situ(per_expert=True)), "activation parameters per expert"),
         (replace(BASE, output_dtype="float16"), "output dtype float16"),
         (replace(BASE, execution=Execution(mode="graph")), "execution mode graph"),
-        (replace(BASE, execution=Execution(tactic=0)), "tactic 0 of 0"),
+        (replace(BASE, execution=Execution(tactic=0)), "a tactic beyond its 0"),
         (replace(BASE, precision="mxfp8xmxfp4"), "precision mxfp8xmxfp4"),
     ],
 )
@@ -269,7 +269,7 @@ def test_what_is_not_promised(scenario: Scenario, reason: str) -> None:
 def test_block_sizes_are_tactics() -> None:
     tuned = Marlin(tactics=True)
     assert tuned.unsupported(replace(BASE, execution=Execution(tactic=4))) is None
-    assert tuned.unsupported(replace(BASE, execution=Execution(tactic=5))) == "tactic 5 of 5"
+    assert tuned.unsupported(replace(BASE, execution=Execution(tactic=5))) == "a tactic beyond its 5"
 
 
 # --- the layer, emulated ---------------------------------------------------------------------------------------------
