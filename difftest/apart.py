@@ -14,7 +14,7 @@ from difftest.guard import Spans
 from difftest.journal import Case
 from difftest.outcome import Outcome
 from difftest.trial import InProcess
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 _process: InProcess
 """Of the process apart: made once, by `_enter`."""
@@ -29,7 +29,7 @@ def _ready() -> None:
     """A process that cannot even do this did not start."""
 
 
-def _run(scenario: Scenario, checks: Collection[str]) -> Outcome:
+def _run(scenario: AnyScenario, checks: Collection[str]) -> Outcome:
     return _process.run(scenario, checks)
 
 
@@ -46,7 +46,7 @@ class Apart:
         self.tally: Counter[tuple[str, str]] = Counter()
         self._pool: ProcessPoolExecutor | None = None
 
-    def run(self, scenario: Scenario, checks: Collection[str]) -> Outcome:
+    def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """The outcome of `scenario`. What `InProcess` would raise, this raises; RuntimeError when no process starts."""
         if self._pool is None:
             self._pool = self._started()

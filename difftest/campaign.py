@@ -11,6 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy
 
 import oracles
 from difftest import cases, events, fingerprint
@@ -24,10 +27,11 @@ from difftest.ledger import Ledger, crashing
 from difftest.options import PROFILES, Options, shards_of, share_of
 from difftest.outcome import Verdict
 from difftest.stream import Stream
-from oracles.base import Oracle, capability_of, missing_of
-from strategies import scenarios
+from oracles.base import AnyCapability, AnyOracle, capability_of, missing_of
+from strategies import router_scenarios, scenarios
 from strategies.capability import Capability
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
+from strategies.router_capability import RouterCapability
 
 
 def run(options: Options, emit: Handler, shards: Iterable[int] | None = None) -> Summary:
@@ -112,8 +116,8 @@ class _Campaign:
         self._options = options
         self._emit = emit
         self._started = time.monotonic()
-        self._oracles: Mapping[str, Oracle] = {spec: oracles.get(spec) for spec in options.candidates}
-        absent = missing_of(oracles.get(options.reference))
+        self._oracles: Mapping[str, AnyOracle] = {spec: oracles.find(spec) for spec in options.candidates}
+        absent = missing_of(oracles.find(options.reference))
         lacking = {spec: missing_of(oracle) or absent for spec, oracle in self._oracles.items()}
         self.missing = {spec: reason for spec, reason in lacking.items() if reason is not None}
         environment = functools.cache(lambda spec: fingerprint.take(self._oracles[spec]))
@@ -128,7 +132,7 @@ class _Campaign:
             self.judges[spec].isolate()
         # Drawn for those that can run: what only a missing one could do would be unsupported by all others.
         able = [capability_of(self._oracles[spec]) for spec in self.judges]
-        self._capability = functools.reduce(Capability.union, able) if able else Capability()
+        self._capability = functools.reduce(_union, able) if able else Capability()
         self._scenarios = 0
         self._verdicts: dict[str, Counter[Verdict]] = {spec: Counter() for spec in self.judges}
         self._unsupported: dict[str, Counter[str]] = {spec: Counter() for spec in self.judges}
@@ -160,7 +164,7 @@ class _Campaign:
                 self.harvest.collect(crash, None, self._scenarios)
 
     def _stream(self, shard: int) -> Stream:
-        strategy = scenarios(self._capability, profile=PROFILES[self._options.profile].shapes)
+        strategy = _strategy(self._capability, PROFILES[self._options.profile].shapes)
         count = share_of(self._options.examples, shard)
         return Stream(strategy, base_seed=self._options.seed, shard=shard, count=count)
 
@@ -171,7 +175,7 @@ class _Campaign:
             self._stream(shard).each(lambda scenario: self._judge(shard, scenario))
         self._emit(events.ShardFinished(shard=shard, scenarios=self._scenarios - before))
 
-    def _judge(self, shard: int, scenario: Scenario) -> None:
+    def _judge(self, shard: int, scenario: AnyScenario) -> None:
         started = time.monotonic()
         outcomes = tuple(judge.check(scenario) for judge in self.judges.values())
         seconds = time.monotonic() - started
@@ -207,3 +211,18 @@ class _Campaign:
             required=tuple(spec for spec in self._options.require if spec in self.missing),
             seconds=time.monotonic() - self._started,
         )
+
+
+def _union(first: AnyCapability, second: AnyCapability) -> AnyCapability:
+    """What either promises. All candidates of a campaign are of one kind (`preflight.check`)."""
+    if isinstance(first, RouterCapability):
+        assert isinstance(second, RouterCapability)
+        return first.union(second)
+    assert isinstance(second, Capability)
+    return first.union(second)
+
+
+def _strategy(capability: AnyCapability, profile: str) -> SearchStrategy[Any]:
+    if isinstance(capability, RouterCapability):
+        return router_scenarios(capability, profile=profile)
+    return scenarios(capability, profile=profile)

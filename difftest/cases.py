@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from difftest.files import write_whole
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Bucket, InvalidOutcome, Outcome
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 FORMAT_VERSION = 1
 """Version of the file's form. A reader refuses any other one."""
@@ -107,7 +107,7 @@ class Case:
                 ) from None
 
     @property
-    def scenario(self) -> Scenario:
+    def scenario(self) -> AnyScenario:
         return self.outcome.scenario
 
     @property

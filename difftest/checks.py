@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from difftest import variants
-from difftest.compare import Breach, judge, not_equal, pair, twice
+from difftest.compare import Breach, Judgement, judge, not_equal, pair, twice
 from difftest.guard import Declined, Guarded, Spans
 from difftest.outcome import Rate
 from difftest.poison import fill_free_memory, poisoned
@@ -34,6 +34,7 @@ from oracles.base import capability_of
 from oracles.enclosure import ANY, FINITE, Enclosure
 from oracles.problem import Problem
 from oracles.reference import enclose
+from strategies.capability import Capability
 from strategies.scenario import Scenario, SetWeight
 
 RATE_RUNS = 8
@@ -113,14 +114,30 @@ class Subject:
         lonely = ~self.local.any(1)
         return torch.where(lonely[:, None], 0.0, self.output) if bool(lonely.any()) else self.output
 
+    def judge(self) -> Judgement:
+        """Compare with the reference, but for the rows that `no_local_expert` is about."""
+        allowed = self.allowed
+        with self.spans.measure("compare"):
+            return judge(self.judged, allowed, self.candidate.oracle.numerics)
+
+    def at_once(self) -> dict[str, Breach | None]:
+        """Breaches that need no further answer and no enclosure, by check."""
+        return {"no_local_expert": no_local_expert(self)}
+
+    def differs(self, output: torch.Tensor) -> Breach | None:
+        """What of another answer to the same question is not the same."""
+        return not_equal(output, self.output)
+
     def again(self) -> torch.Tensor:
         """The answer of another call on what was prepared."""
-        return self.candidate.call(self.prepared, self.problem)
+        answer: torch.Tensor = self.candidate.call(self.prepared, self.problem)
+        return answer
 
     def ask(self, problem: Problem) -> torch.Tensor:
         """The answer to another problem."""
         self.candidate.require(problem.scenario)
-        return self.candidate.call(self.candidate.prepare(problem), problem)
+        answer: torch.Tensor = self.candidate.call(self.candidate.prepare(problem), problem)
+        return answer
 
     def with_output(self, output: torch.Tensor) -> Subject:
         """This subject with another answer to the same question."""
@@ -179,9 +196,9 @@ class Check:
 
     name: str
     every: int
-    skip: Callable[[Subject], Skip | None]
-    run: Callable[[Subject], Breach | None]
-    wanted: Callable[[Scenario], bool] = lambda scenario: False  # noqa: ARG005
+    skip: Callable[[Any], Skip | None]
+    run: Callable[[Any], Breach | None]
+    wanted: Callable[[Any], bool] = lambda scenario: False  # noqa: ARG005
     uses_first: bool = True
     by_radii: bool = False
 
@@ -582,7 +599,8 @@ def _first(output: torch.Tensor, enclosure: Enclosure, subject: Subject) -> Brea
 
 
 def _skip_pdl(subject: Subject) -> Skip | None:
-    offered = capability_of(subject.candidate.oracle).pdl
+    capability = capability_of(subject.candidate.oracle)
+    offered = isinstance(capability, Capability) and capability.pdl
     return None if offered else Skip("the oracle offers no choice of PDL")
 
 

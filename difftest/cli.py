@@ -299,7 +299,7 @@ def oracles_command() -> None:
     for name in oracles.names():
         able = "available, an emulation: run only when named" if name in emulations else "available"
         try:
-            oracle = oracles.get(name)
+            oracle = oracles.find(name)
             states[name] = oracles.missing_of(oracle) or able, describe.numerics_line(oracle.numerics)
         except Exception as error:  # a third party's oracle: whatever it raises is its row, not our end
             states[name] = f"broken: {preflight.one_line(error)}", ""

@@ -12,8 +12,8 @@ import torch
 
 from difftest.heat import heat
 from difftest.outcome import Agreement, Rate, Worst
+from oracles.base import AnyNumerics
 from oracles.enclosure import ANY, FINITE, LAMBDA, NAN, NEG_INF, POS_INF, RADIUS_MODEL, Enclosure
-from oracles.numerics import Numerics
 
 # Half an ulp of float64 for each of a radius's terms: |a - b| <= r_a + r_b holds for the exact numbers, and both
 # sides are rounded when they are computed. A radius of 0 stays 0.
@@ -57,7 +57,7 @@ def malformed(output: object, shape: tuple[int, ...], dtype: torch.dtype, device
     return Breach(kind="shape_or_dtype", detail=f"returned {got}, must be {expected}")
 
 
-def judge(output: torch.Tensor, enclosure: Enclosure, numerics: Numerics) -> Judgement:
+def judge(output: torch.Tensor, enclosure: Enclosure, numerics: AnyNumerics) -> Judgement:
     """Compare `output` [M, H] with what `enclosure` allows. numerics: what the enclosure was made with, for the record.
 
     The worst element of a kind is the one with the largest error minus radius.
@@ -174,7 +174,7 @@ def _measure(
     error: torch.Tensor,
     sharp: torch.Tensor,
     masks: list[torch.Tensor],
-    numerics: Numerics,
+    numerics: AnyNumerics,
 ) -> tuple[Agreement, list[int]]:
     """The statistics, and how many are set in each of `masks`, with one transfer from the device."""
     exact = compared & (sharp == 0)
@@ -206,7 +206,7 @@ def _measure(
         mean_radius=mean_radius,
         radius_model=RADIUS_MODEL,
         lam=LAMBDA,
-        unit_roundoffs=(numerics.gemm1.unit_roundoff, numerics.gemm2.unit_roundoff),
+        unit_roundoffs=numerics.unit_roundoffs,
     )
     return stats, counts
 

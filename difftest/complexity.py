@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import typing
 from typing import Any
 
+from difftest.router import order
+from strategies.plain import AnyScenario
+from strategies.router import RouterScenario
 from strategies.scenario import (
     ACTIVATIONS,
     Activation,
@@ -55,8 +59,15 @@ _REPEATS = "repeats"
 """No departure: they only make a race seen."""
 
 
-def complexity(scenario: Scenario) -> Key:
-    """A sort key. Compared in this order, each smaller first:
+@functools.singledispatch
+def complexity(scenario: AnyScenario) -> Key:
+    """A sort key for scenarios of one kind. Raises TypeError for a kind that has none."""
+    raise TypeError(f"{type(scenario).__name__}: has no order of complexity")
+
+
+@complexity.register
+def _of_layer(scenario: Scenario) -> Key:
+    """Compared in this order, each smaller first:
 
     1. edits, counted; 2. departures: fields of activation, precision, layer, rules, values and execution that are not
     at their default; 3. sizes: ep_size, experts E, top_k K, tokens M, hidden H, intermediate I; 4. ep_rank;
@@ -138,13 +149,21 @@ def _edits(scenario: Scenario) -> Key:
     return (tuple(kinds), sum(map(sum, places)), tuple(places), tuple(contents))
 
 
-def covers(small: Scenario, scenario: Scenario) -> bool:
-    """Whether `scenario` has all that `small` has: no size below its, each of its departures, each kind of its edits.
+@functools.singledispatch
+def covers(small: AnyScenario, scenario: AnyScenario) -> bool:  # noqa: ARG001
+    """Whether `scenario` has all that `small` has. Where `small` is the simplest form of a finding, one that it covers
+    may well be the same; one that lacks something of it (an EP rank above 0, a NaN, a fifth token) is another."""
+    raise TypeError(f"{type(small).__name__}: is of no kind that covers another")
 
-    A departure is the same choice from a list (SiTU, the wide rule), or any number that is not the default. Where
-    `small` is the simplest form of a finding, one that it covers may well be the same; one that lacks something of it
-    (an EP rank above 0, a NaN, a fifth token) is another.
+
+@covers.register
+def _layer_covers(small: Scenario, scenario: AnyScenario) -> bool:
+    """No size below its, each of its departures, each kind of its edits.
+
+    A departure is the same choice from a list (SiTU, the wide rule), or any number that is not the default.
     """
+    if not isinstance(scenario, Scenario):
+        return False
     if scenario.shape.tokens + scenario.execution.padding < small.shape.tokens + small.execution.padding:
         return False
     if any(size < least for size, least in zip(_sizes(scenario), _sizes(small), strict=True)):
@@ -182,3 +201,7 @@ def _edit_kinds(scenario: Scenario) -> set[tuple[object, ...]]:
         for edit in scenario.values.edits
     }
     return kinds | ({(_NAN_BYTE,)} if scenario.values.scale_high == _NAN_BYTE else set())
+
+
+complexity.register(RouterScenario)(order.complexity)
+covers.register(RouterScenario)(order.covers)

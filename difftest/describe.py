@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from difftest.cases import Case
 from difftest.events import CaseNotSaved, JournalLost
 from difftest.findings import Finding, Summary
 from difftest.options import Options
-from difftest.outcome import Outcome, Verdict, Worst
+from difftest.outcome import ROUTING_KINDS, Outcome, Verdict, Worst
+from strategies.plain import AnyScenario
+from strategies.router import RouterScenario
 from strategies.scenario import Scenario
 
 MANY_EDITS = 6
 """A scenario's line shows this many edits; the case file holds them all."""
 
 
-def scenario_line(scenario: Scenario) -> str:
-    """The scenario in one line: the sizes, the activation, and whatever is not at its default."""
+@functools.singledispatch
+def scenario_line(scenario: AnyScenario) -> str:
+    """The scenario in one line: the sizes, and whatever is not at its default."""
+    raise TypeError(f"{type(scenario).__name__}: has no line")
+
+
+@scenario_line.register
+def _layer_line(scenario: Scenario) -> str:
     shape, parallel = scenario.shape, scenario.parallel
     parts = [f"M={shape.tokens} H={shape.hidden} I={shape.intermediate} E={shape.experts} K={shape.top_k}"]
     if parallel.ep_size > 1:
@@ -33,11 +42,29 @@ def scenario_line(scenario: Scenario) -> str:
     parts += [getattr(scenario, name) for name in dtypes if getattr(scenario, name) != defaults[name]]
     changes = {name: changed_fields(getattr(scenario, name)) for name in ("layer", "routing", "values", "execution")}
     parts += [name + changed for name, changed in changes.items() if changed]
-    edits = [_edit(edit) for edit in (*scenario.routing.edits, *scenario.values.edits)]
+    edits = (*scenario.routing.edits, *scenario.values.edits)
     if edits:
-        more = f" and {len(edits) - MANY_EDITS} more" if len(edits) > MANY_EDITS else ""
-        parts.append("edits: " + ", ".join(edits[:MANY_EDITS]) + more)
+        parts.append(_edits(edits))
     return ", ".join(parts)
+
+
+@scenario_line.register
+def _router_line(scenario: RouterScenario) -> str:
+    shape = scenario.shape
+    parts = [f"M={shape.tokens} E={shape.experts} K={shape.top_k}"]
+    if shape.groups > 1:
+        parts.append(f"{shape.topk_groups} of {shape.groups} groups")
+    parts += [f"{name}{words}" for name in ("scores", "logits") if (words := changed_fields(getattr(scenario, name)))]
+    if scenario.calls > 1:
+        parts.append(f"calls={scenario.calls}")
+    if scenario.logits.edits:
+        parts.append(_edits(scenario.logits.edits))
+    return ", ".join(parts)
+
+
+def _edits(edits: Sequence[Any]) -> str:
+    more = f" and {len(edits) - MANY_EDITS} more" if len(edits) > MANY_EDITS else ""
+    return "edits: " + ", ".join(map(_edit, edits[:MANY_EDITS])) + more
 
 
 def numerics_line(numerics: Any) -> str:
@@ -75,6 +102,9 @@ def outcome_line(outcome: Outcome) -> str:
 
 def element_line(worst: Worst, kind: str) -> str:
     """The worst element: where, what was expected, what came."""
+    if kind in ROUTING_KINDS:
+        expected = "" if math.isnan(worst.center) else f"expected expert {worst.center:.0f}, "
+        return f"token {worst.token}, slot {worst.column}: {expected}got expert {worst.got:.0f}"
     got = f"got {_number(worst.got)}"
     where = f"token {worst.token}, column {worst.column}"
     match kind:

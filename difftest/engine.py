@@ -11,9 +11,10 @@ from difftest.checks import CHECKS
 from difftest.guard import Spans
 from difftest.journal import Journal
 from difftest.outcome import Outcome
+from difftest.subjects import checks_of
 from difftest.trial import STEPS, InProcess
 from oracles.base import Oracle
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 MEMO_SIZE = 1 << 16
 """Outcomes that are remembered; the oldest is forgotten first."""
@@ -31,12 +32,12 @@ class Executor(Protocol):
     spans: Spans
     tally: Counter[tuple[str, str]]
 
-    def run(self, scenario: Scenario, checks: Collection[str]) -> Outcome:
+    def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """Compare the candidate with the reference, and run those of the reference-free `checks` that apply."""
 
 
 def check(
-    scenario: Scenario,
+    scenario: AnyScenario,
     candidate: Oracle | str,
     reference: Oracle | str = "reference",
     *,
@@ -72,13 +73,13 @@ class Engine:
         self.enabled = _known(checks)
         self.runs = 0
         self._journal = journal
-        self._memo: dict[tuple[Scenario, frozenset[str]], Outcome] = {}
+        self._memo: dict[tuple[AnyScenario, frozenset[str]], Outcome] = {}
 
     @property
     def spans(self) -> Spans:
         return self.executor.spans
 
-    def check(self, scenario: Scenario, *, checks: Collection[str] | None = None) -> Outcome:
+    def check(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Outcome:
         """The outcome of `scenario`, remembered.
 
         checks: names of the reference-free checks to run where they apply. By default a sample by a hash of the
@@ -94,14 +95,16 @@ class Engine:
             self._memo[key] = self.run(scenario, chosen)
         return self._memo[key]
 
-    def _sample(self, scenario: Scenario) -> frozenset[str]:
+    def _sample(self, scenario: AnyScenario) -> frozenset[str]:
         def drawn(name: str) -> bool:
             hashed = hashlib.sha256(f"{scenario.digest}/{name}".encode()).digest()
-            return int.from_bytes(hashed[:4], "little") % CHECKS[name].every == 0
+            return int.from_bytes(hashed[:4], "little") % checks[name].every == 0
 
-        return frozenset(name for name in self.enabled if CHECKS[name].wanted(scenario) or drawn(name))
+        checks = checks_of(scenario)
+        enabled = self.enabled & checks.keys()
+        return frozenset(name for name in enabled if checks[name].wanted(scenario) or drawn(name))
 
-    def run(self, scenario: Scenario, checks: Collection[str]) -> Outcome:
+    def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """Run `scenario` with these `checks` once more, whatever is remembered: for what does not fail every time."""
         checks = _known(checks)
         self.runs += 1

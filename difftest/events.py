@@ -17,7 +17,7 @@ from difftest.findings import Finding, Summary
 from difftest.options import Options
 from difftest.outcome import Bucket, Outcome
 from difftest.replay import Replay
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 FORMAT_VERSION = 1
 """Version of the JSON form. It grows when a field changes its meaning or goes; new fields and events may come."""
@@ -47,7 +47,7 @@ class ScenarioFinished:
     """One scenario was judged for every candidate, in `seconds` in all. outcomes: in the order of the candidates."""
 
     shard: int
-    scenario: Scenario
+    scenario: AnyScenario
     outcomes: tuple[Outcome, ...]
     seconds: float
 

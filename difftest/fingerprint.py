@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oracles.base import Oracle
+    from oracles.base import AnyOracle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Fingerprint:
     lam: float
 
 
-def take(candidate: Oracle) -> Fingerprint:
+def take(candidate: AnyOracle) -> Fingerprint:
     """The fingerprint of this process for `candidate`."""
     import torch
 
@@ -55,7 +55,7 @@ def take(candidate: Oracle) -> Fingerprint:
     )
 
 
-def packages_of(candidate: Oracle) -> dict[str, str]:
+def packages_of(candidate: AnyOracle) -> dict[str, str]:
     """Versions of the distributions that the oracle names in `packages`, or else of the one that defines it."""
     named: Iterable[str] | None = getattr(candidate, "packages", None)
     if named is None:

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 import torch
 
 from difftest.compare import Breach, malformed
-from oracles.base import Oracle, missing_of
+from difftest.router.judge import malformed_table
+from oracles.base import AnyOracle, missing_of
 from oracles.problem import Problem
-from strategies.scenario import Scenario
+from oracles.router_problem import RouterProblem, RoutingTable
+from strategies.plain import AnyScenario
 
 _T = TypeVar("_T")
 
@@ -100,7 +102,7 @@ class Guarded:
     batch_invariant: what it declares (see `difftest.checks`).
     """
 
-    def __init__(self, oracle: Oracle, name: str, spans: Spans, role: str = "") -> None:
+    def __init__(self, oracle: Any, name: str, spans: Spans, role: str = "") -> None:
         self.oracle = oracle
         self.name = name
         self.deterministic = bool(getattr(oracle, "deterministic", True))
@@ -111,7 +113,7 @@ class Guarded:
         self._missing: str | None = None
         self._looked = False
 
-    def require(self, scenario: Scenario) -> None:
+    def require(self, scenario: AnyScenario) -> None:
         """Raise `Declined` when the oracle cannot run here, or does not promise to answer `scenario`."""
         if not self._looked:
             self._missing = self._caught("unsupported", missing_of, self.oracle)
@@ -120,27 +122,35 @@ class Guarded:
         if reason is not None:
             raise Declined(self._who + reason)
 
-    def _reason(self, scenario: Scenario) -> str | None:
+    def _reason(self, scenario: AnyScenario) -> str | None:
         reason = self.oracle.unsupported(scenario)
         if reason is not None and not (isinstance(reason, str) and reason.strip()):
             raise TypeError(f"unsupported returned {reason!r}, must be None or a reason")
         return reason
 
-    def prepare(self, problem: Problem) -> Any:
+    def prepare(self, problem: Problem | RouterProblem) -> Any:
         with self._spans.measure("prepare"):
             return self._caught("prepare", self.oracle.prepare, problem)
 
-    def call(self, prepared: Any, problem: Problem) -> torch.Tensor:
-        """[M, H], a copy: the oracle may answer in one buffer every time. Raises `Rejected` or `Malformed`."""
+    def call(self, prepared: Any, problem: Problem | RouterProblem) -> Any:
+        """[M, H] of a layer, or a router's table; a copy: the oracle may answer in one buffer every time.
+
+        Raises `Rejected` or `Malformed`.
+        """
         with self._spans.measure("kernel"):
             output = self._caught("call", self.oracle, prepared)
         return self._checked(output, problem)
 
-    def _checked(self, output: torch.Tensor, problem: Problem) -> torch.Tensor:
-        states = problem.hidden_states
-        breach = malformed(output, tuple(states.shape), problem.output_dtype, states.device)
+    def _checked(self, output: Any, problem: Problem | RouterProblem) -> Any:
+        if isinstance(problem, RouterProblem):
+            breach = malformed_table(output, problem)
+        else:
+            states = problem.hidden_states
+            breach = malformed(output, tuple(states.shape), problem.output_dtype, states.device)
         if breach is not None:
             raise Malformed(replace(breach, detail=self._who + breach.detail))
+        if isinstance(problem, RouterProblem):
+            return RoutingTable(*(tensor.clone() for tensor in output))
         return output.clone()
 
     @property
@@ -166,14 +176,15 @@ class Guarded:
         def run(prepared: Any, problem: Problem) -> torch.Tensor:
             with self._spans.measure("kernel"):
                 output = self._caught("call", found, prepared, problem)
-            return self._checked(output, problem)
+            answer: torch.Tensor = self._checked(output, problem)
+            return answer
 
         return run
 
     @cached_property
     def eager(self) -> Guarded | None:
         """The optional `eager` of an oracle that captures its call: the same call without a capture."""
-        found: Oracle | None = getattr(self.oracle, "eager", None)
+        found: AnyOracle | None = getattr(self.oracle, "eager", None)
         return None if found is None else Guarded(found, found.name, self._spans, self._role)
 
     def _caught(self, step: str, function: Callable[..., _T], *arguments: Any) -> _T:

@@ -19,7 +19,7 @@ from difftest.options import Options
 from difftest.outcome import Bucket, Outcome
 from difftest.shrink import Checker, Shrinker, Shrunk, magnitude
 from difftest.stream import Stream
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 FORMS = 3
 """Findings of one bucket that a campaign shrinks: each lacks something that the simplest form of those before has."""
@@ -97,7 +97,7 @@ class Harvest:
         """
         order = sorted(self._sightings, key=lambda bucket: (bucket.check != "reference", -len(self._sightings[bucket])))
         for bucket in order:
-            forms: list[Scenario] = []
+            forms: list[AnyScenario] = []
             while self._sightings[bucket]:
                 sightings = self._sightings[bucket]
                 draft = self._drafts.get(bucket) or self._draft(sightings[0])
@@ -119,7 +119,9 @@ class Harvest:
                 )
                 self._finish(draft, as_is, sightings)
 
-    def _shrink(self, draft: _Draft, judge: Checker, stream: Callable[[int], Stream], forms: list[Scenario]) -> Shrunk:
+    def _shrink(
+        self, draft: _Draft, judge: Checker, stream: Callable[[int], Stream], forms: list[AnyScenario]
+    ) -> Shrunk:
         first, shard = draft.first.finding, draft.first.shard
         bucket = first.bucket
         self._emit(events.ShrinkStarted(bucket=bucket, outcome=first))

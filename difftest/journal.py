@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from difftest.outcome import Outcome, Verdict
-from strategies.scenario import InvalidScenario, Scenario
+from strategies.plain import AnyScenario, InvalidScenario
+from strategies.reading import read
 
 FORMAT_VERSION = 1
 _SUFFIX = ".journal.jsonl"
@@ -36,7 +37,7 @@ class JournalError(OSError):
 class Case:
     """A case that a process had begun when it ended. checks: those that ran with it."""
 
-    scenario: Scenario
+    scenario: AnyScenario
     candidate: str
     reference: str
     checks: tuple[str, ...]
@@ -73,7 +74,7 @@ class Journal:
         self._count = 0
 
     @contextlib.contextmanager
-    def case(self, scenario: Scenario, candidate: str, reference: str, checks: Collection[str]) -> Iterator[None]:
+    def case(self, scenario: AnyScenario, candidate: str, reference: str, checks: Collection[str]) -> Iterator[None]:
         """Record a case before the block runs, and that it is over after it, however the block ends.
 
         Raises `JournalError` when the record cannot be written, and then the block does not run.
@@ -145,7 +146,7 @@ def _unfinished(content: bytes) -> list[Case]:
                 open_cases.pop(entry["finished"], None)
             else:
                 open_cases[entry["begun"]] = Case(
-                    scenario=Scenario.from_json(entry["scenario"]),
+                    scenario=read(entry["scenario"]),
                     candidate=entry["candidate"],
                     reference=entry["reference"],
                     checks=tuple(entry["checks"]),

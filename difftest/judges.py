@@ -8,7 +8,7 @@ from difftest.apart import Apart
 from difftest.engine import Engine
 from difftest.journal import Journal, JournalError
 from difftest.outcome import Outcome
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 
 class Judge:
@@ -32,7 +32,7 @@ class Judge:
     def runs(self) -> int:
         return self._runs_before + self._engine.runs
 
-    def check(self, scenario: Scenario, *, checks: Collection[str] | None = None) -> Outcome:
+    def check(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Outcome:
         """See `Engine.check`."""
         try:
             return self._engine.check(scenario, checks=checks)

@@ -13,7 +13,7 @@ from difftest.complexity import covers
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Bucket, Outcome, Verdict
 from difftest.replay import Replay, replay
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 
 def crashing(folder: Path) -> set[str]:
@@ -43,7 +43,7 @@ class Ledger:
         """environment: the fingerprint of this process, by candidate. An unreadable file is left to `replay`."""
         self._paths = paths
         self._candidates = candidates
-        self._open: dict[Bucket, dict[Path, Scenario]] = defaultdict(dict)
+        self._open: dict[Bucket, dict[Path, AnyScenario]] = defaultdict(dict)
         for path in paths:
             try:
                 case = cases.load(path)
@@ -58,7 +58,7 @@ class Ledger:
         known = self._open.get(finding.bucket, {})
         return next((path for path, scenario in known.items() if covers(scenario, finding.scenario)), None)
 
-    def open_scenarios(self, bucket: Bucket) -> list[Scenario]:
+    def open_scenarios(self, bucket: Bucket) -> list[AnyScenario]:
         """The scenarios of the bucket's open cases."""
         return list(self._open.get(bucket, {}).values())
 

@@ -6,13 +6,17 @@ A move may yield one that is no simpler, or that no kernel supports: the reducer
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 from difftest.edit_moves import drop_edits, simplify_edits
 from difftest.refit import changed, replaced
+from difftest.router import moves as router_moves
 from difftest.search import smaller, smaller_widths
+from strategies.plain import AnyScenario
+from strategies.router import RouterScenario
 from strategies.scenario import Replay, Scenario
 
 Move = Callable[[Scenario], Iterator[Scenario]]
@@ -186,3 +190,18 @@ MOVES: tuple[Move, ...] = (
     reseed_experts,
     simplify_edits,
 )
+
+
+@functools.singledispatch
+def moves(scenario: AnyScenario) -> Iterator[Iterator[AnyScenario]]:
+    """What each move makes of `scenario`, in the order in which they are tried. Raises TypeError for a kind that has
+    none."""
+    raise TypeError(f"{type(scenario).__name__}: has no moves")
+
+
+@moves.register
+def _of_layer(scenario: Scenario) -> Iterator[Iterator[AnyScenario]]:
+    return (move(scenario) for move in MOVES)
+
+
+moves.register(RouterScenario)(router_moves.moves)

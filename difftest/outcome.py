@@ -14,7 +14,8 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, Self
 
-from strategies.scenario import InvalidScenario, Scenario
+from strategies.plain import AnyScenario, InvalidScenario
+from strategies.reading import read
 
 
 class Verdict(StrEnum):
@@ -64,7 +65,8 @@ class Bucket:
 class Worst:
     """The element that is furthest outside of what it may be. A NaN in it equals itself.
 
-    token, column: its place in the [M, H] output. got: the candidate's value. center: the expected value.
+    token, column: its place in the [M, H] output of a layer, or in the [M, K] table of a router.
+    got: the candidate's value. center: the expected value.
     hard, sharp: the ends (low, high) of the intervals a right implementation stays in; equal to center where no
     rounding is left open. radius: half of the interval that was left (0: the value had to be exact).
     """
@@ -148,7 +150,10 @@ class Rate:
         return f"{self.failures} of {self.runs} runs"
 
 
-VALUE_KINDS = frozenset({"impossible", "implausible", "must_be_finite", "must_be_nonfinite", "not_bit_equal"})
+ROUTING_KINDS = frozenset({"invalid_expert", "repeated_expert", "wrong_expert"})
+"""Kinds of DIVERGES that are about the choice of one expert: `worst` then has ids of experts for values."""
+
+VALUE_KINDS = ROUTING_KINDS | {"impossible", "implausible", "must_be_finite", "must_be_nonfinite", "not_bit_equal"}
 """Kinds of DIVERGES that are about one element, which `worst` then names."""
 
 
@@ -171,7 +176,7 @@ class Outcome:
     """
 
     verdict: Verdict
-    scenario: Scenario
+    scenario: AnyScenario
     candidate: str
     reference: str
     check: str = ""
@@ -264,7 +269,7 @@ class Outcome:
 
 
 def _encode(value: Any) -> Any:
-    if isinstance(value, Scenario):
+    if isinstance(value, AnyScenario):
         return value.to_json()
     if dataclasses.is_dataclass(value):
         fields = ((spec, getattr(value, spec.name)) for spec in dataclasses.fields(value))
@@ -287,9 +292,9 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
             arguments = (arguments[0],) * len(data)
         _require(len(data) == len(arguments), where, data, f"a list of {len(arguments)}")
         return tuple(_decode(a, item, f"{where}[{n}]") for n, (a, item) in enumerate(zip(arguments, data, strict=True)))
-    if hint is Scenario:
+    if hint is AnyScenario:
         try:
-            return Scenario.from_json(data)
+            return read(data)
         except InvalidScenario as error:
             raise InvalidOutcome(f"{where}.{error}") from None
     if hint is Verdict:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from difftest.options import InvalidOption, Options
+from difftest.options import REFERENCE, InvalidOption, Options
 
 
 class Missing(RuntimeError):
@@ -19,7 +19,25 @@ def check(options: Options) -> None:
     check_oracle("--reference", options.reference)
     for spec in options.candidates:
         check_oracle("--candidate", spec)
+    check_kinds(options)
     check_required(options.require)
+
+
+def check_kinds(options: Options) -> None:
+    """Raises `InvalidOption` unless all candidates are of a layer, or all are routers and judged by the recipe."""
+    import oracles
+
+    routers = {spec: oracles.is_router(oracles.find(spec)) for spec in (*options.candidates, options.reference)}
+    reference = routers.pop(options.reference)
+    if all(routers.values()):
+        if options.reference != REFERENCE:
+            raise InvalidOption(f"--reference {options.reference}: must be {REFERENCE!r} for routers")
+        return
+    wrong = next((spec for spec, router in routers.items() if router), None)
+    if wrong is not None:
+        raise InvalidOption(f"--candidate {wrong}: is a router, others are not; run routers in a campaign of their own")
+    if reference:
+        raise InvalidOption(f"--reference {options.reference}: is a router, the candidates are not")
 
 
 def check_cases(folder: Path) -> None:
@@ -58,7 +76,7 @@ def missing(spec: str) -> str | None:
     """What the machine lacks to run the oracle; None when it can."""
     import oracles
 
-    return oracles.missing_of(oracles.get(spec))
+    return oracles.missing_of(oracles.find(spec))
 
 
 def one_line(error: BaseException) -> str:

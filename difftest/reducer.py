@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from difftest.complexity import complexity
-from difftest.moves import MOVES
-from strategies.scenario import Scenario
+from difftest.moves import moves
+from strategies.plain import AnyScenario
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class Reduced:
     """scenario: the simplest that failed. runs: calls of the predicate. fixed_point: no move makes it simpler, else
     `max_runs` ended it."""
 
-    scenario: Scenario
+    scenario: AnyScenario
     runs: int
     fixed_point: bool
 
@@ -26,7 +26,7 @@ class _Spent(Exception):
 
 
 class _Reducer:
-    def __init__(self, start: Scenario, still_fails: Callable[[Scenario], bool], max_runs: int) -> None:
+    def __init__(self, start: AnyScenario, still_fails: Callable[[AnyScenario], bool], max_runs: int) -> None:
         self.best = start
         self.runs = 0
         self._still_fails = still_fails
@@ -36,8 +36,8 @@ class _Reducer:
     def step(self) -> bool:
         """Make the first move that leads to a simpler failing scenario; False when there is none."""
         limit = complexity(self.best)
-        for move in MOVES:
-            for scenario in move(self.best):
+        for move in moves(self.best):
+            for scenario in move:
                 if scenario in self._tried or complexity(scenario) >= limit:
                     continue
                 if self.runs >= self._max_runs:
@@ -50,7 +50,7 @@ class _Reducer:
         return False
 
 
-def reduce(start: Scenario, still_fails: Callable[[Scenario], bool], *, max_runs: int) -> Reduced:
+def reduce(start: AnyScenario, still_fails: Callable[[AnyScenario], bool], *, max_runs: int) -> Reduced:
     """Reduce `start`, which is known to fail, as far as single moves lead; no scenario is tried twice.
 
     Each accepted move goes down in `complexity`, so that the reduction ends, and the result depends on `start` and the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from difftest import cases, fingerprint
 from difftest.cases import Case, Status
 from difftest.outcome import Outcome, Verdict
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 CLEAN_REPEATS = 7
 """A race of rate p is fixed only after 7 / p clean repeats: a chance of e**-7, 1 in 1,100, to call it so wrongly."""
@@ -73,7 +72,7 @@ def _judge(path: Path, case: Case) -> Replay:
     from difftest.engine import Engine
     from oracles.base import missing_of
 
-    candidate, reference = oracles.get(case.candidate), oracles.get(case.outcome.reference)
+    candidate, reference = oracles.find(case.candidate), oracles.find(case.outcome.reference)
     here = fingerprint.take(candidate)
     objection = missing_of(candidate) or missing_of(reference) or case.applies_to.objection(here)
     if objection is not None:
@@ -106,14 +105,13 @@ def _not_applicable(path: Path, case: Case, reason: str, outcome: Outcome | None
     return Replay(path=path, case=case, outcome=outcome, status=status, expected=True, message=reason)
 
 
-def scenario_to_run(case: Case) -> Scenario:
+def scenario_to_run(case: Case) -> AnyScenario:
     """The case's scenario; that of a race is repeated often enough to see the race, or to call it fixed."""
     rate, scenario = case.outcome.rate, case.scenario
     if rate is None or not rate.failures:
         return scenario
     repeats = math.ceil(CLEAN_REPEATS / float(rate)) + 1
-    execution = dataclasses.replace(scenario.execution, repeats=max(scenario.execution.repeats, repeats))
-    return dataclasses.replace(scenario, execution=execution)
+    return scenario.repeated(max(scenario.repeats, repeats))
 
 
 def _other_model(case: Case, here: fingerprint.Fingerprint) -> str:

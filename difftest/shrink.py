@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from difftest.events import Stage
 from difftest.outcome import Bucket, Outcome, Rate, Verdict
 from difftest.reducer import reduce
 from difftest.stream import Enough, Stream
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 HYPOTHESIS_RUNS = 100
 REDUCER_RUNS = 400
@@ -35,7 +34,7 @@ class Checker(Protocol):
     @property
     def runs(self) -> int: ...
 
-    def check(self, scenario: Scenario, *, checks: Collection[str] | None = None) -> Outcome: ...
+    def check(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Outcome: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,7 @@ class Shrinker:
         engine: Checker,
         first: Outcome,
         progressed: Callable[[Outcome, Stage, int], None],
-        known: Iterable[Scenario] = (),
+        known: Iterable[AnyScenario] = (),
     ) -> None:
         self._engine = engine
         self._bucket = first.bucket
@@ -107,7 +106,7 @@ class Shrinker:
     def _runs(self) -> int:
         return self._engine.runs - self._runs_before
 
-    def shrink(self, stream: Stream | None, hints: Iterable[Scenario] = ()) -> Shrunk:
+    def shrink(self, stream: Stream | None, hints: Iterable[AnyScenario] = ()) -> Shrunk:
         """Shrink.
 
         stream: the one that drew the first finding; None for a saved or imported case. hints: small scenarios that
@@ -139,13 +138,13 @@ class Shrinker:
         self._stage = "reducer"
         return self._runs - before
 
-    def _fails_as_drawn(self, limit: int) -> Callable[[Scenario], bool]:
+    def _fails_as_drawn(self, limit: int) -> Callable[[AnyScenario], bool]:
         """The predicate for Hypothesis. It draws the campaign's scenarios again, whose outcomes the engine remembers.
         From the first that fails on only the bucket's own check is run, which the engine has not seen: the first
         keeps its answer, so that Hypothesis never gets two for one scenario."""
-        found: Scenario | None = None
+        found: AnyScenario | None = None
 
-        def fails(scenario: Scenario) -> bool:
+        def fails(scenario: AnyScenario) -> bool:
             nonlocal found
             if found is None:
                 if not self._is_same(self._engine.check(scenario)):
@@ -159,7 +158,7 @@ class Shrinker:
 
         return fails
 
-    def _fails(self, scenario: Scenario) -> bool:
+    def _fails(self, scenario: AnyScenario) -> bool:
         if self._is_known(scenario):
             return False
         return self._is_same(self._engine.check(self._repeated(scenario), checks={self._bucket.check}))
@@ -174,14 +173,13 @@ class Shrinker:
             self._progressed(finding, self._stage, self._runs)
         return True
 
-    def _is_known(self, scenario: Scenario) -> bool:
+    def _is_known(self, scenario: AnyScenario) -> bool:
         return any(covers(form, scenario) for form in self._known)
 
-    def _repeated(self, scenario: Scenario) -> Scenario:
+    def _repeated(self, scenario: AnyScenario) -> AnyScenario:
         if not self._repeats:
             return scenario
-        execution = dataclasses.replace(scenario.execution, repeats=self._repeats)
-        return dataclasses.replace(scenario, execution=execution)
+        return scenario.repeated(self._repeats)
 
     def _measure_rate(self) -> None:
         """Run the race often enough to know its rate, and from then on each try often enough to see it."""

@@ -17,7 +17,7 @@ from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
-from strategies.scenario import Scenario
+from strategies.plain import AnyScenario
 
 
 class Enough(Exception):
@@ -48,17 +48,17 @@ class Stream:
     The first that Hypothesis tries is the same for every seed: only the first round of shard 0 counts it.
     """
 
-    def __init__(self, strategy: SearchStrategy[Scenario], *, base_seed: int, shard: int, count: int) -> None:
+    def __init__(self, strategy: SearchStrategy[AnyScenario], *, base_seed: int, shard: int, count: int) -> None:
         self._strategy = strategy
         self._base_seed = base_seed
         self._shard = shard
         self._count = count
 
-    def each(self, visit: Callable[[Scenario], None]) -> None:
+    def each(self, visit: Callable[[AnyScenario], None]) -> None:
         """Call `visit` on each scenario. It may raise `Enough`; what else it raises comes out of here."""
         fresh = _Fresh()
 
-        def test(scenario: Scenario) -> None:
+        def test(scenario: AnyScenario) -> None:
             hypothesis.assume(fresh.admits(scenario))
             visit(scenario)
 
@@ -66,7 +66,7 @@ class Stream:
             if not self._round(number, fresh, test, (Phase.generate,)):
                 return
 
-    def shrink(self, fails: Callable[[Scenario], bool]) -> None:
+    def shrink(self, fails: Callable[[AnyScenario], bool]) -> None:
         """Draw the same scenarios up to the first that `fails`, then call it on ever simpler ones.
 
         `fails` must answer alike for equal scenarios, and keeps what it wants of them. It may raise `Enough`; what
@@ -75,7 +75,7 @@ class Stream:
         fresh = _Fresh()
         failed = False
 
-        def test(scenario: Scenario) -> None:
+        def test(scenario: AnyScenario) -> None:
             nonlocal failed
             hypothesis.assume(failed or fresh.admits(scenario))
             if fails(scenario):
@@ -86,18 +86,20 @@ class Stream:
             if not self._round(number, fresh, test, (Phase.generate, Phase.shrink)) or failed:
                 return
 
-    def _round(self, number: int, fresh: _Fresh, test: Callable[[Scenario], None], phases: tuple[Phase, ...]) -> bool:
+    def _round(
+        self, number: int, fresh: _Fresh, test: Callable[[AnyScenario], None], phases: tuple[Phase, ...]
+    ) -> bool:
         """Run Hypothesis once; whether there may be more."""
         before = fresh.admitted
         fresh.skips_next = (self._shard, number) != (0, 0)
         enough = self._run(number, min(ROUND, self._count - before), test, phases)
         return not enough and before < fresh.admitted < self._count
 
-    def _run(self, number: int, count: int, test: Callable[[Scenario], None], phases: tuple[Phase, ...]) -> bool:
+    def _run(self, number: int, count: int, test: Callable[[AnyScenario], None], phases: tuple[Phase, ...]) -> bool:
         """Whether `Enough` was raised."""
         left_by: Exception | None = None
 
-        def guarded(scenario: Scenario) -> None:
+        def guarded(scenario: AnyScenario) -> None:
             nonlocal left_by
             try:
                 test(scenario)
@@ -137,9 +139,9 @@ class _Fresh:
     def __init__(self) -> None:
         self.skips_next = False
         self.admitted = 0
-        self._seen: set[Scenario] = set()
+        self._seen: set[AnyScenario] = set()
 
-    def admits(self, scenario: Scenario) -> bool:
+    def admits(self, scenario: AnyScenario) -> bool:
         skipped, self.skips_next = self.skips_next, False
         new = scenario not in self._seen and not skipped
         self._seen.add(scenario)

@@ -11,15 +11,17 @@ from typing import Any
 import torch
 
 from difftest import variants
-from difftest.checks import CHECKS, RATE_RUNS, Check, Skip, Subject, no_local_expert
-from difftest.compare import Breach, judge, not_equal
+from difftest.checks import RATE_RUNS, Check, Skip, Subject
+from difftest.compare import Breach
 from difftest.guard import Declined, Guarded, Malformed, Rejected, Spans
 from difftest.outcome import Agreement, Outcome, Rate, Verdict
+from difftest.router.subject import RouterSubject
+from difftest.subjects import AnySubject, build, checks_of
 from oracles import base
-from oracles.base import Oracle
-from oracles.problem import build
+from oracles.base import AnyOracle
 from oracles.reference import Reference
-from strategies.scenario import Scenario
+from oracles.router_problem import RouterProblem
+from strategies.plain import AnyScenario
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ STEPS = ("process", "unsupported", "prepare", "call", "inputs", "no_local_expert
 REDRAWS = 3
 """A sharp-only breach becomes a finding when it repeats on so many redraws (docs/enclosures.md)."""
 
-_Look = Callable[[Subject], Sequence[Breach]]
+_Look = Callable[[Any], Sequence[Breach]]
 """A check, as what it finds wrong with what the candidate answered."""
 
 
@@ -40,7 +42,7 @@ class InProcess:
     the latter "ran" or why it did not apply.
     """
 
-    def __init__(self, candidate: Oracle | str, reference: Oracle | str, *, device: str = "cpu") -> None:
+    def __init__(self, candidate: AnyOracle | str, reference: AnyOracle | str, *, device: str = "cpu") -> None:
         """Raises `OracleNotFound` when a name is not known."""
         self.spans = Spans()
         self.tally: Counter[tuple[str, str]] = Counter()
@@ -52,17 +54,17 @@ class InProcess:
         # The recipe itself judges by its enclosure; any other oracle by its answer and both enclosures.
         self._other = None if isinstance(other.oracle, Reference) else other
 
-    def _guarded(self, given: Oracle | str, role: str = "") -> Guarded:
+    def _guarded(self, given: AnyOracle | str, role: str = "") -> Guarded:
         if isinstance(given, str):
-            return Guarded(base.get(given), given, self.spans, role)
+            return Guarded(base.find(given), given, self.spans, role)
         return Guarded(given, given.name, self.spans, role)
 
-    def run(self, scenario: Scenario, checks: Collection[str]) -> Outcome:
+    def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """The outcome of `scenario`, with those of the reference-free `checks` that apply."""
         with self.spans.measure("total"), torch.no_grad():
             return _Trial(self, scenario).run(checks)
 
-    def ask(self, scenario: Scenario) -> tuple[Subject, Breach | None]:
+    def ask(self, scenario: AnyScenario) -> tuple[AnySubject, Breach | None]:
         """The candidate's answer to `scenario`, and a breach when it wrote to its inputs.
 
         Raises `Declined`, `Rejected` or `Malformed`.
@@ -80,13 +82,15 @@ class InProcess:
         if changed:
             problem = variants.with_tensors(problem, before)
             breach = Breach(kind="inputs_changed", detail=f"wrote to its inputs: {', '.join(changed)}")
+        if isinstance(problem, RouterProblem):
+            return RouterSubject(self._candidate, problem, prepared, output, self.spans), breach
         return Subject(self._candidate, self._other, problem, prepared, output, self.spans), breach
 
 
 class _Trial:
     """One scenario on its way to an outcome."""
 
-    def __init__(self, process: InProcess, scenario: Scenario) -> None:
+    def __init__(self, process: InProcess, scenario: AnyScenario) -> None:
         self._process = process
         self._scenario = scenario
         self._findings: list[Outcome] = []
@@ -110,30 +114,28 @@ class _Trial:
         first, *others = (replace(finding, stats=stats) for finding in self._findings)
         return replace(first, other_findings=tuple(others))
 
-    def _examine_all(self, subject: Subject, changed: Breach | None, checks: Collection[str]) -> None:
+    def _examine_all(self, subject: AnySubject, changed: Breach | None, checks: Collection[str]) -> None:
         if changed is not None:
             self._found("inputs", changed)
-        lonely = no_local_expert(subject)
-        if lonely is not None:
-            self._found("no_local_expert", lonely)
+        for name, at_once in subject.at_once().items():
+            if at_once is not None:
+                self._found(name, at_once)
         self._examine("reference", subject, self._judge, ask_again=changed is None)
         if changed is not None:
             return  # whoever writes to its inputs answers another question the next time
         diverges = any(finding.check == "reference" for finding in self._findings)
-        for name, check in CHECKS.items():
+        for name, check in checks_of(self._scenario).items():
             if name in checks:
                 said = "the answer diverges already" if diverges and check.by_radii else self._check(check, subject)
                 self._process.tally[name, said] += 1
 
-    def _judge(self, subject: Subject) -> Sequence[Breach]:
-        """Compare with the reference, but for the rows that `no_local_expert` is about."""
-        allowed = subject.allowed
-        with self._process.spans.measure("compare"):
-            judgement = judge(subject.judged, allowed, subject.candidate.oracle.numerics)
+    def _judge(self, subject: AnySubject) -> Sequence[Breach]:
+        """Compare with the reference."""
+        judgement = subject.judge()
         self._stats = self._stats or judgement.stats
         return judgement.breaches
 
-    def _check(self, check: Check, subject: Subject) -> str:
+    def _check(self, check: Check, subject: AnySubject) -> str:
         """Run `check` where it applies. Returns "ran", or why it did not."""
         skip = check.skip(subject)
         if check.uses_first and any(finding.verdict is Verdict.NONDETERMINISTIC for finding in self._findings):
@@ -141,7 +143,7 @@ class _Trial:
         if skip is not None:
             return f"precondition: {skip.reason}" if skip.precondition else skip.reason
 
-        def look(twin: Subject) -> Sequence[Breach]:
+        def look(twin: AnySubject) -> Sequence[Breach]:
             breach = check.run(twin)
             return () if breach is None else (breach,)
 
@@ -152,7 +154,7 @@ class _Trial:
         return "ran"
 
     def _examine(
-        self, name: str, subject: Subject, look: _Look, *, uses_first: bool = False, ask_again: bool = True
+        self, name: str, subject: AnySubject, look: _Look, *, uses_first: bool = False, ask_again: bool = True
     ) -> None:
         """Note what `look` finds and, where the candidate can be asked again, what of it stands."""
         try:
@@ -176,7 +178,7 @@ class _Trial:
     # --- confirmation ----------------------------------------------------------------------------------------------
 
     def _repeated(
-        self, breaches: Sequence[Breach], subject: Subject, look: _Look, *, uses_first: bool
+        self, breaches: Sequence[Breach], subject: AnySubject, look: _Look, *, uses_first: bool
     ) -> Sequence[Breach]:
         """`breaches`, with their rate when new answers to the same question do not all show them.
 
@@ -189,8 +191,8 @@ class _Trial:
         while runs < (2 if steady else RATE_RUNS):
             runs += 1
             try:
-                output = subject.again()
-                same = not_equal(output, subject.output) is None
+                output: Any = subject.again()
+                same = subject.differs(output) is None
                 means = same or not (uses_first and subject.candidate.deterministic)
                 shown = means and kinds <= {breach.kind for breach in look(subject.with_output(output))}
             except (Rejected, Malformed):
@@ -202,7 +204,7 @@ class _Trial:
         return [replace(breach, rate=Rate(failures=failures, runs=runs)) for breach in breaches]
 
     def _redrawn(
-        self, name: str, soft: Breach, known: Collection[str], subject: Subject, look: _Look
+        self, name: str, soft: Breach, known: Collection[str], subject: AnySubject, look: _Look
     ) -> Sequence[Breach]:
         """An implausible breach stands when it repeats on every redraw of signs; else it is a one-off.
 

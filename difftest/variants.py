@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from oracles.problem import Problem, build
+from oracles.router_problem import RouterProblem
 from strategies.scenario import (
     MaskRow,
     MaskSlot,
@@ -25,32 +26,36 @@ from strategies.scenario import (
     ValueEdit,
 )
 
+_P = TypeVar("_P", bound=Problem | RouterProblem)
 
-def tensors(problem: Problem) -> dict[str, torch.Tensor]:
+
+def tensors(problem: Problem | RouterProblem) -> dict[str, torch.Tensor]:
     """Every tensor of `problem` by its field, "activation.alpha" and so on for those of the activation."""
     found = {name: value for name, value in vars(problem).items() if isinstance(value, torch.Tensor)}
-    inner = vars(problem.activation).items()
+    inner = vars(problem.activation).items() if isinstance(problem, Problem) else ()
     return found | {f"activation.{name}": value for name, value in inner if isinstance(value, torch.Tensor)}
 
 
-def clone_tensors(problem: Problem) -> dict[str, torch.Tensor]:
+def clone_tensors(problem: Problem | RouterProblem) -> dict[str, torch.Tensor]:
     """A copy of each of `tensors(problem)`."""
     return {name: tensor.clone() for name, tensor in tensors(problem).items()}
 
 
-def changed_tensors(problem: Problem, before: dict[str, torch.Tensor]) -> list[str]:
+def changed_tensors(problem: Problem | RouterProblem, before: dict[str, torch.Tensor]) -> list[str]:
     """Fields of `problem` that are not what they were, to the bit."""
     return [name for name, tensor in tensors(problem).items() if not _same_bytes(tensor, before[name])]
 
 
-def with_tensors(problem: Problem, given: dict[str, torch.Tensor]) -> Problem:
+def with_tensors(problem: _P, given: dict[str, torch.Tensor]) -> _P:
     """`problem` with the tensors `given`, as `tensors` names them."""
     prefix = "activation."
     inner: dict[str, Any] = {
         name.removeprefix(prefix): tensor for name, tensor in given.items() if name.startswith(prefix)
     }
     outer: dict[str, Any] = {name: tensor for name, tensor in given.items() if not name.startswith(prefix)}
-    return replace(problem, activation=replace(problem.activation, **inner), **outer)
+    if isinstance(problem, Problem):
+        outer["activation"] = replace(problem.activation, **inner)
+    return replace(problem, **outer)
 
 
 def _same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:

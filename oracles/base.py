@@ -8,21 +8,29 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
+import typing
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
 from oracles.numerics import Numerics
 from oracles.problem import Problem
+from oracles.router_numerics import RouterNumerics
+from oracles.router_problem import RouterProblem, RoutingTable
 from strategies.capability import Capability
+from strategies.router import RouterScenario
+from strategies.router_capability import RouterCapability
 from strategies.scenario import Scenario
 
 ENTRY_POINT_GROUP = "difftest.oracles"
 EMULATIONS_GROUP = "difftest.emulations"
 """Oracles that stand for hardware which is not there. They are run when asked for, and never by default."""
+ROUTER_GROUP = "difftest.routers"
+"""Oracles of the router. They are run in a campaign of their own, when asked for."""
+_GROUPS = (ENTRY_POINT_GROUP, EMULATIONS_GROUP, ROUTER_GROUP)
 
 
 @runtime_checkable
@@ -55,13 +63,41 @@ class Oracle(Protocol):
         """Run the kernel: [M, H] in the scenario's output dtype, on the problem's device. Only this is timed."""
 
 
-def capability_of(oracle: Oracle) -> Capability:
+class RouterOracle(Protocol):
+    """One implementation of the router: the same five attributes and the same optional ones, for its scenarios."""
+
+    name: str
+    numerics: RouterNumerics
+
+    def unsupported(self, scenario: RouterScenario) -> str | None:
+        """Why this scenario is outside the oracle's promise; None means that it must work."""
+
+    def prepare(self, problem: RouterProblem) -> Any:
+        """Convert the canonical tensors to what the router takes. `problem` is not modified."""
+
+    def __call__(self, prepared: Any) -> RoutingTable:
+        """Run the router: a `RoutingTable`, or any pair of its two tensors, on the problem's device."""
+
+
+AnyOracle = Oracle | RouterOracle
+AnyNumerics = Numerics | RouterNumerics
+AnyCapability = Capability | RouterCapability
+
+
+def is_router(oracle: AnyOracle) -> TypeGuard[RouterOracle]:
+    """Whether it is a router, which its numerics tell."""
+    return isinstance(oracle.numerics, RouterNumerics)
+
+
+def capability_of(oracle: AnyOracle) -> AnyCapability:
     """What the oracle promises, to shape what is drawn; the default `Capability` when it does not say."""
-    found: Capability | None = getattr(oracle, "capability", None)
-    return Capability() if found is None else found
+    found: AnyCapability | None = getattr(oracle, "capability", None)
+    if found is not None:
+        return found
+    return RouterCapability() if is_router(oracle) else Capability()
 
 
-def missing_of(oracle: Oracle) -> str | None:
+def missing_of(oracle: AnyOracle) -> str | None:
     """What this machine lacks to run the oracle, with the command that brings it; None when it can run."""
     missing: Callable[[], str | None] | None = getattr(oracle, "missing", None)
     return None if missing is None else missing()
@@ -72,9 +108,8 @@ class OracleNotFound(LookupError):
 
 
 def names() -> list[str]:
-    """Names of the installed oracles, emulations included, sorted."""
-    groups = (ENTRY_POINT_GROUP, EMULATIONS_GROUP)
-    return sorted({entry.name for group in groups for entry in importlib.metadata.entry_points(group=group)})
+    """Names of the installed oracles, emulations and routers included, sorted."""
+    return sorted({entry.name for group in _GROUPS for entry in importlib.metadata.entry_points(group=group)})
 
 
 def emulations() -> frozenset[str]:
@@ -83,7 +118,15 @@ def emulations() -> frozenset[str]:
 
 
 def get(spec: str) -> Oracle:
-    """The oracle that `spec` names: an entry point's name, `fault:NAME`, `module:attribute` or `file.py:attribute`.
+    """The oracle of a layer that `spec` names. See `find`, which finds a router too."""
+    found = find(spec)
+    if is_router(found):
+        raise OracleNotFound(f"oracle {spec!r}: is a router, and an oracle of a layer is wanted")
+    return typing.cast(Oracle, found)
+
+
+def find(spec: str) -> AnyOracle:
+    """The oracle or router of a spec: an entry point's name, `fault:NAME`, `module:attribute` or `file.py:attribute`.
 
     The attribute is an oracle, or a class or function that returns one without arguments. Raises `OracleNotFound`
     for anything else.
@@ -111,7 +154,7 @@ def _fault(spec: str, name: str) -> Oracle:
 
 
 def _load_entry_point(spec: str) -> Any:
-    for group in (ENTRY_POINT_GROUP, EMULATIONS_GROUP):
+    for group in _GROUPS:
         for entry in importlib.metadata.entry_points(group=group, name=spec):
             try:
                 return entry.load()
@@ -150,7 +193,7 @@ def _load_file(spec: str, path: Path) -> Any:
 _REQUIRED = ("name", "numerics", "unsupported", "prepare", "__call__")
 
 
-def _instance(spec: str, found: Any) -> Oracle:
+def _instance(spec: str, found: Any) -> AnyOracle:
     if inspect.isclass(found) or inspect.isfunction(found):
         try:
             found = found()
@@ -160,7 +203,13 @@ def _instance(spec: str, found: Any) -> Oracle:
     lacking = [name for name in _REQUIRED if not hasattr(found, name)]
     if lacking:
         raise OracleNotFound(f"oracle {spec!r}: {kind} has no {', '.join(lacking)}: see oracles.base.Oracle")
-    for name, expected in (("name", str), ("numerics", Numerics), ("capability", Capability)):
+    router = isinstance(getattr(found, "numerics", None), RouterNumerics)
+    capability = RouterCapability if router else Capability
+    for name, expected in (
+        ("name", str),
+        ("numerics", RouterNumerics if router else Numerics),
+        ("capability", capability),
+    ):
         value = getattr(found, name, None)
         if not isinstance(value, expected) and (name in _REQUIRED or value is not None):
             raise OracleNotFound(f"oracle {spec!r}: {kind}.{name} = {value!r}: must be of type {expected.__name__}")

@@ -107,3 +107,8 @@ class Numerics:
     gemm2_output: Step = "bfloat16"
     router_weight: Float = "float32"
     weighted: Float = "float32"
+
+    @property
+    def unit_roundoffs(self) -> tuple[float, float]:
+        """u of the two GEMMs' accumulators."""
+        return (self.gemm1.unit_roundoff, self.gemm2.unit_roundoff)

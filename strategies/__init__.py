@@ -8,6 +8,8 @@ import typing
 from strategies.capability import Capability
 from strategies.models import MODELS, Model
 from strategies.profile import PROFILES, Profile
+from strategies.router import RouterScenario, RouterShape, Scores
+from strategies.router_capability import RouterCapability
 from strategies.scenario import (
     ACTIVATIONS,
     Activation,
@@ -33,7 +35,7 @@ from strategies.scenario import (
 )
 
 if typing.TYPE_CHECKING:
-    from strategies.draw import scenarios
+    from strategies.draw import router_scenarios, scenarios
 
 __all__ = [
     "ACTIVATIONS",
@@ -51,9 +53,13 @@ __all__ = [
     "Model",
     "Parallel",
     "Profile",
+    "RouterCapability",
+    "RouterScenario",
+    "RouterShape",
     "Routing",
     "RoutingEdit",
     "Scenario",
+    "Scores",
     "SetWeight",
     "Shape",
     "Situ",
@@ -62,12 +68,13 @@ __all__ = [
     "SwigluOai",
     "ValueEdit",
     "Values",
+    "router_scenarios",
     "scenarios",
 ]
 
 
 def __getattr__(name: str) -> object:
     # Drawing needs Hypothesis, and an oracle in a worker process reads scenarios without it.
-    if name == "scenarios":
-        return importlib.import_module("strategies.draw").scenarios
+    if name in ("router_scenarios", "scenarios"):
+        return getattr(importlib.import_module("strategies.draw"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,19 +7,25 @@ shrinker moves towards: one token, one expert, no edits, eager.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import hashlib
-import json
 import math
-import types
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
+from strategies.plain import FLOAT32_MAX as FLOAT32_MAX
+from strategies.plain import (
+    AnyScenario,
+    is_finite_float32,
+    require,
+    require_choice,
+    require_int,
+    require_items,
+    require_number,
+    require_part,
+)
+from strategies.plain import InvalidScenario as InvalidScenario
+
 FORMAT_VERSION = 1
-"""Version of the JSON form. A reader refuses any other one."""
+"""Version of a `Scenario`'s JSON form. A reader refuses any other one."""
 
 GROUP = 32
 """Elements under one E8M0 scale byte (OCP MX). H and the I of one rank are multiples of it."""
@@ -35,57 +41,6 @@ Special = Literal["nan", "inf", "-inf", "0", "-0", "max", "-max", "min_subnormal
 EditedTensor = Literal["hidden_states", "w13_scale", "w2_scale"]
 Biases = Literal["none", "per_expert"]
 
-FLOAT32_MAX = float.fromhex("0x1.fffffep127")
-"""Largest finite float32. Activation parameters and weights are float32 in every kernel."""
-
-
-class InvalidScenario(ValueError):
-    """A scenario, or its JSON form, breaks a rule. The message names the field, the value and what is allowed."""
-
-
-def _require(ok: bool, name: str, value: object, allowed: str) -> None:
-    if not ok:
-        raise InvalidScenario(f"{name} = {value!r}: must be {allowed}")
-
-
-def _require_int(name: str, value: object, low: int, high: int | None = None) -> None:
-    allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
-    ok = isinstance(value, int) and not isinstance(value, bool) and value >= low and (high is None or value <= high)
-    _require(ok, name, value, allowed)
-
-
-def _require_choice(name: str, value: object, literal: Any) -> None:
-    choices = typing.get_args(literal)
-    _require(value in choices, name, value, f"one of {', '.join(map(str, choices))}")
-
-
-def _require_number(name: str, value: object, *, positive: bool = False, finite: bool = True) -> None:
-    ok = (
-        isinstance(value, float)
-        and not math.isnan(value)
-        and (_is_finite_float32(value) or (not finite and math.isinf(value)))
-    )
-    allowed = ("a positive" if positive else "a") + (" finite" if finite else "") + " float in float32's range"
-    _require(ok and (not positive or typing.cast(float, value) > 0), name, value, allowed)
-
-
-def _is_finite_float32(value: float) -> bool:
-    return abs(value) <= FLOAT32_MAX
-
-
-def _require_items(name: str, value: object, item: Any) -> None:
-    """`value` must be a tuple of `item` objects; JSON gives nothing else, a caller may."""
-    ok = isinstance(value, tuple) and all(isinstance(element, item) for element in value)
-    _require(ok, name, value, f"a tuple of {_names(item)}")
-
-
-def _require_part(name: str, value: object, cls: Any) -> None:
-    _require(isinstance(value, cls), name, value, f"a {_names(cls)}")
-
-
-def _names(classes: Any) -> str:
-    return " or ".join(cls.__name__ for cls in typing.get_args(classes) or (classes,))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
@@ -98,13 +53,13 @@ class Shape:
     top_k: int = 1
 
     def __post_init__(self) -> None:
-        _require_int("shape.tokens", self.tokens, 0)
+        require_int("shape.tokens", self.tokens, 0)
         for name in ("hidden", "intermediate"):
             value = getattr(self, name)
-            _require_int(f"shape.{name}", value, GROUP)
-            _require(value % GROUP == 0, f"shape.{name}", value, f"a multiple of {GROUP}, the MXFP4 scale group")
-        _require_int("shape.experts", self.experts, 1)
-        _require_int("shape.top_k", self.top_k, 1, self.experts)
+            require_int(f"shape.{name}", value, GROUP)
+            require(value % GROUP == 0, f"shape.{name}", value, f"a multiple of {GROUP}, the MXFP4 scale group")
+        require_int("shape.experts", self.experts, 1)
+        require_int("shape.top_k", self.top_k, 1, self.experts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,8 +70,8 @@ class Parallel:
     ep_rank: int = 0
 
     def __post_init__(self) -> None:
-        _require_int("parallel.ep_size", self.ep_size, 1)
-        _require_int("parallel.ep_rank", self.ep_rank, 0, self.ep_size - 1)
+        require_int("parallel.ep_size", self.ep_size, 1)
+        require_int("parallel.ep_rank", self.ep_rank, 0, self.ep_size - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,10 +95,10 @@ class SwigluOai:
     per_expert: bool = False
 
     def __post_init__(self) -> None:
-        _require_number("activation.alpha", self.alpha)
-        _require_number("activation.beta", self.beta)
-        _require_number("activation.limit", self.limit, positive=True, finite=False)
-        _require(isinstance(self.per_expert, bool), "activation.per_expert", self.per_expert, "true or false")
+        require_number("activation.alpha", self.alpha)
+        require_number("activation.beta", self.beta)
+        require_number("activation.limit", self.limit, positive=True, finite=False)
+        require(isinstance(self.per_expert, bool), "activation.per_expert", self.per_expert, "true or false")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,9 +114,9 @@ class Situ:
     per_expert: bool = False
 
     def __post_init__(self) -> None:
-        _require_number("activation.beta", self.beta, positive=True)
-        _require_number("activation.linear_beta", self.linear_beta, positive=True)
-        _require(isinstance(self.per_expert, bool), "activation.per_expert", self.per_expert, "true or false")
+        require_number("activation.beta", self.beta, positive=True)
+        require_number("activation.linear_beta", self.linear_beta, positive=True)
+        require(isinstance(self.per_expert, bool), "activation.per_expert", self.per_expert, "true or false")
 
 
 Activation = Swiglu | SwigluOai | Situ
@@ -189,10 +144,10 @@ class Layer:
     routed_scaling_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_choice("layer.biases", self.biases, Biases)
-        _require_int("layer.moe_tp_size", self.moe_tp_size, 1)
-        _require_int("layer.moe_tp_rank", self.moe_tp_rank, 0, self.moe_tp_size - 1)
-        _require_number("layer.routed_scaling_factor", self.routed_scaling_factor, positive=True)
+        require_choice("layer.biases", self.biases, Biases)
+        require_int("layer.moe_tp_size", self.moe_tp_size, 1)
+        require_int("layer.moe_tp_rank", self.moe_tp_rank, 0, self.moe_tp_size - 1)
+        require_number("layer.routed_scaling_factor", self.routed_scaling_factor, positive=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,9 +222,9 @@ class Routing:
     edits: tuple[RoutingEdit, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_choice("routing.rule", self.rule, RoutingRule)
-        _require_int("routing.seed", self.seed, 0, 2**32 - 1)
-        _require_items("routing.edits", self.edits, RoutingEdit)
+        require_choice("routing.rule", self.rule, RoutingRule)
+        require_int("routing.seed", self.seed, 0, 2**32 - 1)
+        require_items("routing.edits", self.edits, RoutingEdit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,12 +242,12 @@ class ValueEdit:
     value: Special | int
 
     def __post_init__(self) -> None:
-        _require_choice("values.edits.tensor", self.tensor, EditedTensor)
-        _require(isinstance(self.index, tuple), "values.edits.index", self.index, "a tuple of integers")
+        require_choice("values.edits.tensor", self.tensor, EditedTensor)
+        require(isinstance(self.index, tuple), "values.edits.index", self.index, "a tuple of integers")
         if self.tensor == "hidden_states":
-            _require_choice("values.edits.value", self.value, Special)
+            require_choice("values.edits.value", self.value, Special)
         else:
-            _require_int("values.edits.value", self.value, 0, 255)
+            require_int("values.edits.value", self.value, 0, 255)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -310,12 +265,12 @@ class Values:
     edits: tuple[ValueEdit, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_choice("values.rule", self.rule, ValueRule)
-        _require_int("values.seed", self.seed, 0, 2**32 - 1)
-        _require_int("values.x_exponent", self.x_exponent, -100, 100)
-        _require_int("values.scale_low", self.scale_low, 0, 255)
-        _require_int("values.scale_high", self.scale_high, self.scale_low, 255)
-        _require_items("values.edits", self.edits, ValueEdit)
+        require_choice("values.rule", self.rule, ValueRule)
+        require_int("values.seed", self.seed, 0, 2**32 - 1)
+        require_int("values.x_exponent", self.x_exponent, -100, 100)
+        require_int("values.scale_low", self.scale_low, 0, 255)
+        require_int("values.scale_high", self.scale_high, self.scale_low, 255)
+        require_items("values.edits", self.edits, ValueEdit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -344,21 +299,21 @@ class Execution:
     poison: int = 0
 
     def __post_init__(self) -> None:
-        _require_choice("execution.mode", self.mode, Mode)
-        _require_items("execution.replays", self.replays, str)
+        require_choice("execution.mode", self.mode, Mode)
+        require_items("execution.replays", self.replays, str)
         for position, change in enumerate(self.replays):
-            _require_choice(f"execution.replays[{position}]", change, Replay)
+            require_choice(f"execution.replays[{position}]", change, Replay)
         graph = self.mode == "graph"
-        _require(graph or not self.replays, "execution.replays", self.replays, "empty unless mode is graph")
-        _require_int("execution.padding", self.padding, 0)
-        _require_choice("execution.padding_rows", self.padding_rows, PaddingRows)
+        require(graph or not self.replays, "execution.replays", self.replays, "empty unless mode is graph")
+        require_int("execution.padding", self.padding, 0)
+        require_choice("execution.padding_rows", self.padding_rows, PaddingRows)
         for name in ("pdl", "fused_finalize"):
             value = getattr(self, name)
-            _require(value is None or isinstance(value, bool), f"execution.{name}", value, "true, false or null")
+            require(value is None or isinstance(value, bool), f"execution.{name}", value, "true, false or null")
         if self.tactic is not None:
-            _require_int("execution.tactic", self.tactic, 0)
-        _require_int("execution.repeats", self.repeats, 1)
-        _require_int("execution.poison", self.poison, 0, 255)
+            require_int("execution.tactic", self.tactic, 0)
+        require_int("execution.repeats", self.repeats, 1)
+        require_int("execution.poison", self.poison, 0, 255)
 
 
 _PARTS: dict[str, Any] = {
@@ -373,11 +328,11 @@ _PARTS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scenario:
-    """One differential test. Raises `InvalidScenario`, naming the field, when the parts do not fit together.
+class Scenario(AnyScenario):
+    """One differential test of a layer. Raises `InvalidScenario`, naming the field, when its parts do not fit."""
 
-    Equality and hash are those of the JSON form: a NaN in an edit equals itself.
-    """
+    format_version: ClassVar[int] = FORMAT_VERSION
+    always_told: ClassVar[tuple[str, ...]] = ("shape",)
 
     shape: Shape = Shape()
     parallel: Parallel = Parallel()
@@ -391,16 +346,16 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for name, cls in _PARTS.items():
-            _require_part(name, getattr(self, name), cls)
-        _require_choice("precision", self.precision, Precision)
-        _require_choice("output_dtype", self.output_dtype, OutputDtype)
-        _require(
+            require_part(name, getattr(self, name), cls)
+        require_choice("precision", self.precision, Precision)
+        require_choice("output_dtype", self.output_dtype, OutputDtype)
+        require(
             self.shape.experts % self.parallel.ep_size == 0,
             "parallel.ep_size",
             self.parallel.ep_size,
             f"a divisor of shape.experts = {self.shape.experts}",
         )
-        _require(
+        require(
             self.shape.intermediate % (GROUP * self.layer.moe_tp_size) == 0,
             "layer.moe_tp_size",
             self.layer.moe_tp_size,
@@ -412,21 +367,21 @@ class Scenario:
             self._check_value_edit(f"values.edits[{position}]", value_edit)
 
     def _check_routing_edit(self, where: str, edit: RoutingEdit) -> None:
-        _require(self.shape.tokens > 0, where, edit, "left out where shape.tokens = 0")
-        _require_int(f"{where}.token", edit.token, 0, self.shape.tokens - 1)
+        require(self.shape.tokens > 0, where, edit, "left out where shape.tokens = 0")
+        require_int(f"{where}.token", edit.token, 0, self.shape.tokens - 1)
         for name in ("slot", "source"):
             if hasattr(edit, name):
-                _require_int(f"{where}.{name}", getattr(edit, name), 0, self.shape.top_k - 1)
+                require_int(f"{where}.{name}", getattr(edit, name), 0, self.shape.top_k - 1)
         if isinstance(edit, AssignExpert):
-            _require_int(f"{where}.expert", edit.expert, 0, self.shape.experts - 1)
+            require_int(f"{where}.expert", edit.expert, 0, self.shape.experts - 1)
         if isinstance(edit, StrayId):
             stray = isinstance(edit.expert_id, int) and not -1 <= edit.expert_id < self.shape.experts
             ok = stray and -(2**31) <= edit.expert_id < 2**31
-            _require(ok, f"{where}.expert_id", edit.expert_id, "an int32 below -1 or from shape.experts on")
+            require(ok, f"{where}.expert_id", edit.expert_id, "an int32 below -1 or from shape.experts on")
         if isinstance(edit, SetWeight):
             weight = edit.weight
-            ok = isinstance(weight, float) and (not math.isfinite(weight) or _is_finite_float32(weight))
-            _require(ok, f"{where}.weight", weight, "a float that float32 can hold")
+            ok = isinstance(weight, float) and (not math.isfinite(weight) or is_finite_float32(weight))
+            require(ok, f"{where}.weight", weight, "a float that float32 can hold")
 
     def _check_value_edit(self, where: str, edit: ValueEdit) -> None:
         sizes = {
@@ -434,12 +389,10 @@ class Scenario:
             "w13_scale": (self.shape.experts, 2 * self.intermediate_local, self.shape.hidden // GROUP),
             "w2_scale": (self.shape.experts, self.shape.hidden, self.intermediate_local // GROUP),
         }[edit.tensor]
-        _require(
-            len(edit.index) == len(sizes), f"{where}.index", edit.index, f"{len(sizes)} indices into {edit.tensor}"
-        )
-        _require(sizes[0] > 0, where, edit, "left out where shape.tokens = 0")
+        require(len(edit.index) == len(sizes), f"{where}.index", edit.index, f"{len(sizes)} indices into {edit.tensor}")
+        require(sizes[0] > 0, where, edit, "left out where shape.tokens = 0")
         for axis, (index, size) in enumerate(zip(edit.index, sizes, strict=True)):
-            _require_int(f"{where}.index[{axis}]", index, 0, size - 1)
+            require_int(f"{where}.index[{axis}]", index, 0, size - 1)
 
     @property
     def experts_local(self) -> int:
@@ -456,106 +409,9 @@ class Scenario:
         """Columns of the intermediate that this rank holds, I / moe_tp_size."""
         return self.shape.intermediate // self.layer.moe_tp_size
 
-    @functools.cached_property
-    def _key(self) -> str:
-        return json.dumps(self.to_json(), sort_keys=True)
-
-    def __eq__(self, other: object) -> bool:
-        return self._key == other._key if isinstance(other, Scenario) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
     @property
-    def digest(self) -> str:
-        """Eight hex digits that name this scenario, stable over machines and Python versions."""
-        return hashlib.sha256(self._key.encode()).hexdigest()[:8]
+    def repeats(self) -> int:
+        return self.execution.repeats
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-able dict; NaN and infinities as strings. Fields at their default are left out, the shape never is."""
-        data: dict[str, Any] = _encode(self)
-        return {"version": FORMAT_VERSION, "shape": _encode(self.shape, complete=True)} | data
-
-    @classmethod
-    def from_json(cls, data: object) -> Self:
-        """Read `to_json`'s form. Raises `InvalidScenario`, naming the field, for anything else."""
-        if not isinstance(data, Mapping):
-            raise InvalidScenario(f"scenario = {data!r}: must be a JSON object")
-        version = data.get("version")
-        _require(
-            version == FORMAT_VERSION and not isinstance(version, bool),
-            "version",
-            version,
-            f"{FORMAT_VERSION}, the only version that this release reads",
-        )
-        rest = {key: value for key, value in data.items() if key != "version"}
-        return typing.cast(Self, _decode(cls, rest, ""))
-
-
-_TAGS = ("kind", "edit")
-
-
-def _encode(value: Any, *, complete: bool = False) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        out: dict[str, Any] = {tag: getattr(value, tag) for tag in _TAGS if hasattr(type(value), tag)}
-        for spec in dataclasses.fields(value):
-            content = getattr(value, spec.name)
-            if complete or spec.default is dataclasses.MISSING or content != spec.default or "kind" in out:
-                out[spec.name] = _encode(content)
-        return out
-    if isinstance(value, tuple):
-        return [_encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _decode(hint: Any, data: Any, where: str) -> Any:
-    """Read `data` as `hint`. `where` is the dotted name of the field, for messages."""
-    origin = typing.get_origin(hint)
-    if hint is float:
-        if isinstance(data, str) and data in ("nan", "inf", "-inf"):
-            return float(data)
-        ok = isinstance(data, int | float) and not isinstance(data, bool)
-        _require(ok, where, data, 'a number, or one of "nan", "inf", "-inf"')
-        try:
-            return float(data)
-        except OverflowError:  # an integer of hundreds of digits
-            raise InvalidScenario(f"{where} = {data}: must be in the range of a float") from None
-    if origin is tuple:
-        _require(isinstance(data, list), where, data, "a list")
-        item = typing.get_args(hint)[0]
-        return tuple(_decode(item, element, f"{where}[{position}]") for position, element in enumerate(data))
-    if origin in (types.UnionType, typing.Union) and all(map(dataclasses.is_dataclass, typing.get_args(hint))):
-        return _decode_tagged(typing.get_args(hint), data, where)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _decode_dataclass(hint, data, where)
-    return data  # an int, bool, str or None: the dataclass's own check names it
-
-
-def _decode_tagged(classes: tuple[Any, ...], data: Any, where: str) -> Any:
-    _require(isinstance(data, Mapping), where, data, "an object")
-    tag = next(tag for tag in _TAGS if hasattr(classes[0], tag))
-    by_tag = {getattr(cls, tag): cls for cls in classes}
-    chosen = data.get(tag)
-    known = isinstance(chosen, str) and chosen in by_tag
-    _require(known, f"{where}.{tag}", chosen, f"one of {', '.join(by_tag)}")
-    rest = {key: value for key, value in data.items() if key != tag}
-    return _decode_dataclass(by_tag[typing.cast(str, chosen)], rest, where)
-
-
-def _decode_dataclass(cls: Any, data: Any, where: str) -> Any:
-    _require(isinstance(data, Mapping), where or "scenario", data, "an object")
-    prefix = f"{where}." if where else ""
-    specs = {spec.name: spec for spec in dataclasses.fields(cls)}
-    for name in data:
-        _require(name in specs, f"{prefix}{name}", data[name], f"left out: the fields are {', '.join(specs) or 'none'}")
-    missing = [n for n, s in specs.items() if s.default is dataclasses.MISSING and n not in data]
-    _require(not missing, f"{prefix}{missing[0] if missing else ''}", None, "given")
-    hints = _hints(cls)
-    return cls(**{name: _decode(hints[name], value, f"{prefix}{name}") for name, value in data.items()})
+    def repeated(self, repeats: int) -> Self:
+        return replace(self, execution=replace(self.execution, repeats=repeats))

@@ -18,6 +18,8 @@ from difftest.report.script import NoScript, script
 from oracles.base import Oracle, missing_of
 from oracles.problem import build
 from oracles.reference import enclose
+from strategies.reading import layer
+from strategies.scenario import Scenario
 
 
 class NoReport(ValueError):
@@ -41,6 +43,8 @@ def write(case_path: Path, folder: Path, *, sanitized: bool = False) -> Report:
     `NoReport` when `folder` is there already or cannot be written.
     """
     case = cases.load(case_path)
+    if not isinstance(case.scenario, Scenario):
+        raise NoReport(f"{case_path}: is a router's case, and a report is about a layer; `difftest replay` shows it")
     oracle, folder = oracles.get(case.candidate), folder.absolute()
     if folder.exists():
         raise NoReport(f"--out {folder}: exists; name a folder that does not, or remove it")
@@ -94,6 +98,6 @@ def _draw(path: Path, case: Case, oracle: Oracle) -> None:
     from difftest.report.picture import draw  # matplotlib is of the extra "report"
 
     with torch.no_grad():
-        problem = build(case.scenario)
+        problem = build(layer(case.scenario))
         output = oracle(oracle.prepare(problem))
         draw(path, output, enclose(problem, oracle.numerics), title(case.outcome))

@@ -7,6 +7,7 @@ from difftest.describe import changed_fields, element_line
 from difftest.outcome import VALUE_KINDS, Outcome, Verdict
 from difftest.report.proof import Proof
 from difftest.report.render import render
+from strategies.reading import layer
 from strategies.scenario import (
     AssignExpert,
     DuplicateSlot,
@@ -36,7 +37,7 @@ def title(outcome: Outcome) -> str:
                 "inputs_changed": "writes to its inputs",
                 "guard_band": "writes beyond its output",
             }.get(outcome.kind, "wrong output")
-    where = _peculiar(outcome.scenario)
+    where = _peculiar(layer(outcome.scenario))
     return f"{outcome.candidate}: {what}" + (f" with {where}" if where else "")
 
 
@@ -61,7 +62,7 @@ def issue(case: Case, proof: Proof | None, *, no_script: str = "", sanitizer: st
         "issue.md.j2",
         title=title(outcome),
         summary=summary(case),
-        scenario=scenario_words(outcome.scenario),
+        scenario=scenario_words(layer(outcome.scenario)),
         expected=_expected(outcome),
         explanation=case.explanation,
         proof=proof,
@@ -89,7 +90,7 @@ def _not_shown(case: Case) -> list[str]:
     lines = [
         f"Other versions than {', '.join(f'{n} {v}' for n, v in case.environment.packages.items()) or 'this one'}."
     ]
-    if case.outcome.scenario.parallel.ep_size == 1:
+    if layer(case.scenario).parallel.ep_size == 1:
         lines.append("Expert parallelism: the smallest scenario has one rank.")
     lines.append("Where in the kernel's source the mistake is, unless the explanation says so.")
     lines.append("How much it changes the output of a whole model.")

@@ -17,6 +17,7 @@ from oracles.base import Oracle
 from oracles.numerics import Numerics
 from oracles.problem import build
 from oracles.reference import enclose
+from strategies.reading import layer
 
 RACE_CALLS = 64
 """Calls of a script about answers that change, at least."""
@@ -38,7 +39,7 @@ def script(outcome: Outcome, title: str, summary: str) -> str:
             f"check {outcome.check!r} compares several answers of {outcome.candidate}: a script asks one question; "
             "the case file and `difftest replay` show it"
         )
-    problem = build(outcome.scenario)
+    problem = build(layer(outcome.scenario))
     reference = _Module(Path(reproductions.__file__).parent / "expected.py")
     parts = [reference, _Module(kernel)]
     races = outcome.verdict is Verdict.NONDETERMINISTIC

@@ -5,6 +5,7 @@ the ranks to hold this one, the place of an edit is cut to the tensor. So loweri
 others mean, which is what lets a shrinker reach the true minimum, and nothing is ever filtered out.
 """
 
+from strategies.draw.router import router_scenarios
 from strategies.draw.scenario import scenarios
 
-__all__ = ["scenarios"]
+__all__ = ["router_scenarios", "scenarios"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
@@ -19,6 +20,8 @@ from strategies.draw.values import VALUE_RULES, scalings
 from strategies.draw.weighted import restricted
 from strategies.profile import PROFILES
 from strategies.scenario import OutputDtype, Precision, Scenario
+
+T = TypeVar("T")
 
 _DEFAULT = Capability()
 _SEEDS = st.integers(0, 2**16 - 1)
@@ -51,10 +54,10 @@ def scenarios(capability: Capability = _DEFAULT, *, profile: str = "default") ->
         seed=_SEEDS,
         departures=departures(capability),
     )
-    return _unmutated(drafts).map(lambda draft: draft.fit(capability))
+    return unmutated(drafts).map(lambda draft: draft.fit(capability))
 
 
-def _unmutated(drafts: SearchStrategy[Draft]) -> SearchStrategy[Draft]:
+def unmutated(drafts: SearchStrategy[T]) -> SearchStrategy[T]:
     """`drafts`, each drawn afresh.
 
     Hypothesis follows a fresh example with up to five that copy one of its choices over another, and does not do so

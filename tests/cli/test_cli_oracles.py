@@ -11,9 +11,9 @@ import oracles
 def installed(monkeypatch):
     """Stands in for the entry points of a machine."""
     specs = {"absent": "Absent", "broken": "Nothing", "declared": "Loose", "unsure": "DoesNotKnow"}
-    get = oracles.get
+    find = oracles.find
     monkeypatch.setattr(oracles, "names", lambda: sorted(specs))
-    monkeypatch.setattr(oracles, "get", lambda name: get(f"kernels.py:{specs[name]}"))
+    monkeypatch.setattr(oracles, "find", lambda name: find(f"kernels.py:{specs[name]}"))
 
 
 @pytest.mark.usefixtures("installed")
