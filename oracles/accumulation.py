@@ -24,7 +24,7 @@ class Weight:
     value: float64 [C, N, K], finite. unit: float64 [C, N], a power of two of which every element of the row is a
     multiple. spread: magnitudes other than 0 may differ by more than 2**16. subnormal: some may be below 2**-126.
     kinds: uint8 [C, N, K], None when all are FINITE (`value` is 0 elsewhere). scale: float64 [C, N, K / 32] block
-    scales, where one times that of a quantised operand could overflow, else None.
+    scales, where sums of products are scaled and not the weights, else None.
     """
 
     value: torch.Tensor
@@ -94,9 +94,12 @@ class Grid:
         self._below = counts.cumsum(-1)
         self._lowest = lowest + exponent_of(weight.unit).unsqueeze(-2)
 
-    def small(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(number of small products, ulp(S)), [C, T, N], when no partial sum passes `largest` in magnitude."""
-        exponent = exponent_of(largest * (1 + 2.0**-20)) - (self._bits - 1)
+    def small(self, largest: torch.Tensor, bits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """(number of small products, ulp(S)), [C, T, N], when no partial sum passes `largest` in magnitude.
+
+        bits: of a sum, if not the accumulator's.
+        """
+        exponent = exponent_of(largest * (1 + 2.0**-20)) - ((self._bits if bits is None else bits) - 1)
         ulp = torch.where(largest == 0, 0.0, formats.exp2(exponent.clamp(min=-1022)))
         return self._below.gather(-1, (exponent - self._lowest).clamp(0, self._BINS)), ulp
 
@@ -119,6 +122,7 @@ def sharp(
     weight: Weight,
     grown: torch.Tensor,
     hard: torch.Tensor,
+    off: torch.Tensor,
     asked: torch.Tensor,
     acc: Accumulator,
     grid: Grid,
@@ -129,17 +133,20 @@ def sharp(
     independence these errors are bounded and of either sign: lambda u sqrt(sum of s^2). Or, again, with the squares of
     the small products' roundings. Truncation errs to one side: a sum, no root.
     Without an argument for independence, and for truncation, all of it is bias.
-    asked: bool [C, T, N], where a sharp radius makes a difference; elsewhere it may be crude.
+    off: [C, T, N], how far the partial sums may be from those of x. asked: bool [C, T, N], where a sharp radius makes a
+    difference; elsewhere it may be crude.
     """
     asked = asked & (hard > 0)
     if acc.rounding == "truncate":
-        linear = _truncated(x, weight, hard, grid, acc)
+        linear = _truncated(x, weight, hard, off, grid, acc)
         return linear, linear
     independent = is_independent(x)
     u, grows = acc.unit_roundoff, growth(x.shape[-1], acc)
     sums = partial_sums.bound(x, weight.value, acc, grown, asked & independent)
-    square = sums.total * (u * (1 + grows)) ** 2
-    largest = sums.largest + LAMBDA * square.sqrt()
+    # The triangle inequality: of partial sums that are each `off`, the root of the sum of squares.
+    additions = partial_sums.additions(x.shape[-1], acc)
+    square = ((sums.total.sqrt() + additions**0.5 * off) * (u * (1 + grows))).square()
+    largest = sums.largest + off + LAMBDA * square.sqrt()
     if not acc.product_roundings:
         count, ulp = grid.small(largest)
         square = torch.minimum(square, count * ulp.square() / 3)
@@ -147,16 +154,20 @@ def sharp(
     return torch.minimum(LAMBDA * square.sqrt() + bias, hard), bias
 
 
-def _truncated(x: torch.Tensor, weight: Weight, hard: torch.Tensor, grid: Grid, acc: Accumulator) -> torch.Tensor:
+def _truncated(
+    x: torch.Tensor, weight: Weight, hard: torch.Tensor, off: torch.Tensor, grid: Grid, acc: Accumulator
+) -> torch.Tensor:
+    columns = x.shape[-1]
     sums = partial_sums.bound(x, weight.value, acc, hard)
-    linear = _worst(acc) * sums.total * (1 + growth(x.shape[-1], acc))
+    total = sums.total + partial_sums.additions(columns, acc) * off
+    linear = _worst(acc) * total * (1 + growth(columns, acc))
     if not acc.product_roundings:
-        count, ulp = grid.small(sums.largest + linear)
+        count, ulp = grid.small(sums.largest + off + linear)
         linear = torch.minimum(linear, 2 * count * ulp)
     return torch.minimum(linear, hard)
 
 
-def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight) -> torch.Tensor:
+def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumulator) -> torch.Tensor:
     """[C, T, N]: what a unit that reads subnormal operands as 0 may lose, for x known up to radius [C, T, K]."""
     size, lost = x.abs(), torch.zeros((), dtype=x.dtype, device=x.device)
     tiny = torch.where(size - radius < SMALLEST_NORMAL, (size + radius).clamp(max=SMALLEST_NORMAL), 0.0)
@@ -165,6 +176,13 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight) -> torch.Tens
     if weight.subnormal:
         below = torch.where(weight.magnitude < SMALLEST_NORMAL, weight.magnitude, 0.0)
         lost = lost + (size + radius) @ below.mT
+    if acc.inside is not None and weight.scale is not None:
+        # The sums inside a group are subnormal before its scale, which may be large. x from 2**-100 on is a multiple of
+        # 2**-110 in 16 bits, and so are these sums.
+        small = (size - radius < 2.0**-100) & ((size > 0) | (radius > 0))
+        if bool(small.any()):
+            groups = formats.grouped(small, acc.group).any(-1).to(x.dtype)
+            lost = lost + SMALLEST_NORMAL * acc.group // acc.inside.columns * (groups @ weight.scale.mT)
     return lost
 
 

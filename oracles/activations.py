@@ -1,8 +1,9 @@
 """The activation between the GEMMs on intervals: the range over the argument's interval, widened by what float32
 arithmetic and the declared library functions may add.
 
-Sources: CUDA C++ Programming Guide, table "Single-Precision Mathematical Standard Library Functions" and the
-intrinsics __expf (2 + floor(|1.173 x|) ulp) and __fdividef (2 ulp; 0 for denominators above 2**126).
+Sources: CUDA C++ Programming Guide, table "Single-Precision Mathematical Standard Library Functions" (1 / x errs by 1
+ulp under -prec-div=false, x / y by 2) and the intrinsics __expf (2 + floor(|1.173 x|) ulp) and __fdividef (2 ulp; 0 for
+denominators above 2**126).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from oracles import kinds
-from oracles.ball import Ball, finite_kinds, from_ends, is_set
+from oracles import formats, kinds
+from oracles.ball import Ball, exponent_of, finite_kinds, from_ends, is_set
 from oracles.enclosure import ANY, FINITE, NAN, NEG_INF, POS_INF
 from oracles.numerics import Transcendental
 from oracles.problem import ActivationParams
@@ -22,6 +23,7 @@ _U = 2.0**-24
 _ULP = 2.0**-23  # of a float32 relative to its value, at most
 _TINY = 2.0**-126
 _SMALLEST = 2.0**-149
+_LARGEST_ARGUMENT = 200.0  # of exp in a sigmoid, which float32 cannot tell from infinity
 _HUGE = 2.0**800  # in place of an infinity: over any beta, times any alpha it is still finite
 
 Interval = tuple[torch.Tensor, torch.Tensor]
@@ -128,19 +130,24 @@ def _sigmoid(x: Interval, argument_roundings: int, accuracy: Transcendental | No
     low, high = torch.sigmoid(x[0]), torch.sigmoid(x[1])
     if accuracy is None:
         return low, high
-    low = low * (1 - _sigmoid_error(x[0], low, argument_roundings, accuracy))
-    high = high * (1 + _sigmoid_error(x[1], high, argument_roundings, accuracy))
+    # Of all arguments in between the largest has the most ulp.
+    size = torch.maximum(x[0].abs(), x[1].abs()).clamp(max=_LARGEST_ARGUMENT)
+    low = low * (1 - _sigmoid_error(size, low, argument_roundings, accuracy))
+    high = high * (1 + _sigmoid_error(size, high, argument_roundings, accuracy))
     return torch.where(x[0] < -87, 0.0, low), torch.where(x[1] < -87, high + _quantum(accuracy), high)
 
 
 def _sigmoid_error(
-    x: torch.Tensor, value: torch.Tensor, argument_roundings: int, accuracy: Transcendental
+    size: torch.Tensor, value: torch.Tensor, argument_roundings: int, accuracy: Transcendental
 ) -> torch.Tensor:
-    size = x.abs().clamp(max=200.0)
-    ulps = 2 + (1.173 * size).floor() if accuracy.exp == "fast" else torch.full_like(x, accuracy.exp_ulps)
-    exp_error = ulps * _ULP + argument_roundings * size * _U
+    exp_error = _exp_ulps(size, accuracy) * _ULP + argument_roundings * size * _U
     error = (1 - value) * exp_error + _U + _division(accuracy)
     return error * (1 + 2 * error)  # the products of these errors, and 1 / (1 - e) < 1 + e + 2 e^2
+
+
+def _exp_ulps(size: torch.Tensor, accuracy: Transcendental) -> torch.Tensor:
+    """Error of exp for arguments of at most this size."""
+    return 2 + (1.173 * size).floor() if accuracy.exp == "fast" else torch.full_like(size, accuracy.exp_ulps)
 
 
 def _division(accuracy: Transcendental) -> float:
@@ -156,9 +163,44 @@ def _tanh(x: Interval, beta: torch.Tensor, accuracy: Transcendental | None) -> I
     z = _widen(z, accuracy, relative=_division(accuracy))
     if accuracy.tanh == "precise":
         return _widen((torch.tanh(z[0]), torch.tanh(z[1])), accuracy, relative=accuracy.tanh_ulps * _ULP)
-    # 2 sigmoid(2 z) - 1: the error of the sigmoid is absolute here, and so is the last rounding.
-    low, high = _sigmoid((2 * z[0], 2 * z[1]), 0, accuracy)
-    return 2 * low - 1 - _U, 2 * high - 1 + _U
+    return _two_sigmoid(z, accuracy)
+
+
+def _two_sigmoid(z: Interval, accuracy: Transcendental) -> Interval:
+    """2 / (1 + exp(-2 z)) - 1, operation by operation.
+
+    The error is absolute, and of the order of an ulp of 1/2 or 1/4: where tanh is small, relative bounds of each
+    operation make it three times as large. So both ends go through the operations, each of which is monotone and gives
+    a float32 number: 1 + e and 2 s - 1 are rounded (the latter never where s is in [1/4, 1]), and what exp and the
+    reciprocal give is one of the few numbers that are no further than their error from the exact value.
+    """
+    first, last = (-2 * end.clamp(-_LARGEST_ARGUMENT, _LARGEST_ARGUMENT) for end in (z[1], z[0]))
+    size = torch.maximum(first.abs(), last.abs())
+    e = _within(first.exp(), last.exp(), _exp_ulps(size, accuracy))
+    d = formats.round_to(1 + e[0], "float32"), formats.round_to(1 + e[1], "float32")
+    s = 1 / d[1], 1 / d[0]
+    if accuracy.divide == "fast":
+        s = _within(*s, accuracy.reciprocal_ulps)
+    else:
+        s = formats.round_to(s[0], "float32"), formats.round_to(s[1], "float32")
+    return formats.round_to(2 * s[0] - 1, "float32"), formats.round_to(2 * s[1] - 1, "float32")
+
+
+def _within(low: torch.Tensor, high: torch.Tensor, ulps: torch.Tensor | float) -> Interval:
+    """The float32 numbers that are so many ulp from a value in [low, high], which is not negative: their ends."""
+    # Both ends take the larger one's ulp, as the value may be anywhere between. The slack is for their own rounding.
+    error = ulps * (1 + 2.0**-20) * formats.exp2(exponent_of(high).clamp(min=-126) - 23)
+    first, last = (low - error).clamp(min=0.0), high + error
+    below, above = formats.round_to(first, "float32"), formats.round_to(last, "float32")
+    below = torch.where(below < first, _next(below, 1), below)
+    above = torch.where(above > last, _next(above, -1), above)
+    return below, above
+
+
+def _next(value: torch.Tensor, direction: int) -> torch.Tensor:
+    """The next float32 number up or down."""
+    infinity = torch.full_like(value, direction * torch.inf, dtype=torch.float32)
+    return value.float().nextafter(infinity).double()
 
 
 def _scaled(x: Interval, factor: torch.Tensor) -> Interval:

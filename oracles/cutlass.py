@@ -17,22 +17,22 @@ import torch
 
 from oracles import flashinfer_package as package
 from oracles.cutlass_layouts import swap_halves
-from oracles.numerics import Accumulator, Numerics, Transcendental
+from oracles.numerics import Accumulator, Numerics, TensorCore, Transcendental
 from oracles.problem import ActivationParams, Problem
 from strategies.capability import Capability
 from strategies.scenario import Scenario
 
-# bfloat16 times E2M1 is exact. The tensor core adds 16 columns and its accumulator at a time, each addend cut below the
-# last place of the largest: no rounding to nearest. The unit is float32's, and not a finer one that Hopper may have.
-# The scale of a group of 32 is applied to its sum, by a fused multiply-add to nearest into the running one.
-_GEMM = Accumulator(rounding="truncate", flush_to_zero=True)
+# bfloat16 times E2M1 is exact. The scale of a group of 32 is applied to its sum, by a fused multiply-add to nearest.
+_GEMM = Accumulator(group=32, inside=TensorCore(), flush_to_zero=True)
 
 NUMERICS = Numerics(
     weights="exact",
     gemm1=_GEMM,
     bias_before_rounding=False,
-    # Built with -use_fast_math: ex2.approx, div.approx, subnormals flushed. Clamps are fminf and fmaxf.
-    activation=Transcendental(exp="fast", divide="fast", tanh="two_sigmoid", clamp_nan="limit", flush_to_zero=True),
+    # Built with -use_fast_math: ex2.approx, rcp.approx, subnormals flushed. Clamps are fminf and fmaxf.
+    activation=Transcendental(
+        exp="fast", divide="fast", reciprocal_ulps=1.0, tanh="two_sigmoid", clamp_nan="limit", flush_to_zero=True
+    ),
     gemm2=_GEMM,
 )
 """GEMM1 -> bfloat16 (+ bias in float32) -> activation in float32 -> bfloat16 -> GEMM2 -> bfloat16 (+ bias) -> sum over

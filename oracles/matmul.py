@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles import accumulation, formats, kinds
+from oracles import accumulation, formats, kinds, tensor_core
 from oracles.accumulation import Weight
 from oracles.ball import F64, HARD, SHARP, Ball, settle
 from oracles.enclosure import ANY, FINITE, LAMBDA
@@ -53,7 +53,9 @@ def matmul(
     grown = total + inherited[HARD]
     grid = accumulation.Grid(center, x.radius[HARD] > 0, weight, acc)
     hard = accumulation.hard(grown, columns, grid, acc)
-    lost = accumulation.flushed(center, x.radius[HARD], weight) if acc.flush_to_zero else torch.zeros_like(hard)
+    lost = accumulation.flushed(center, x.radius[HARD], weight, acc) if acc.flush_to_zero else torch.zeros_like(hard)
+    if acc.inside is not None:
+        lost = lost + tensor_core.cut(center, weight, inherited[HARD], grid, acc)
     # What is inherited passes the additions too; and the reference's own K additions, and its ends, are rounded.
     grows = accumulation.growth(columns, acc)
     floor = accumulation.underflow(columns, acc) + (columns + 4) * F64 * grown
@@ -61,7 +63,8 @@ def matmul(
     radius = torch.where(is_exact, 0.0, inherited * (1 + grows) + lost + floor)
     if bool(hard.any()):
         asked = torch.ones_like(is_exact) if undecided is None else undecided(result, radius[HARD] + hard)
-        radius += torch.stack((hard, *accumulation.sharp(center, weight, grown, hard, asked, acc, grid)))
+        off = inherited[SHARP] + lost
+        radius += torch.stack((hard, *accumulation.sharp(center, weight, grown, hard, off, asked, acc, grid)))
     return settle(result, radius, _kinds(x, weight, result, grown * (1 + grows), radius[HARD], acc))
 
 
@@ -91,8 +94,10 @@ def _kinds(
     """uint8 [C, T, N], or None: what may come out where an operand is not finite, or where a partial sum may pass the
     largest float32. grown: a bound on every partial sum of any order."""
     overflow = grown > _MAX
-    if acc.group > 1 and weight.scale is not None:
-        overflow |= _scale_overflows(x, weight.scale)
+    if acc.inside is not None:
+        overflow = overflow | tensor_core.overflows(x, weight, acc)
+    elif acc.group > 1 and weight.scale is not None:
+        overflow = overflow | _scale_overflows(x, weight.scale)
     specials = x.kinds is not None or weight.kinds is not None
     if not specials and not bool(overflow.any()):
         return None

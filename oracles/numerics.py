@@ -17,6 +17,20 @@ Quantizer = Literal["none", "q8_0", "q8_0_portable", "mxfp8", "mxfp8_flushed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TensorCore:
+    """How one matrix instruction adds `columns` products, exact ones, to the sum so far.
+
+    Each of these addends is cut, towards 0, at `alignment` times the power of two of the largest. They are added
+    exactly, and the result is cut at `result` times its own power of two. NVIDIA documents none of it: no unit that
+    has been looked at aligns more coarsely than 2**-23 (Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021).
+    """
+
+    columns: int = 16
+    alignment: float = 2.0**-23
+    result: float = 2.0**-23
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Accumulator:
     """How the products of one dot product are added.
 
@@ -25,7 +39,9 @@ class Accumulator:
     exact_bits: products that are multiples of q and sum in magnitude below 2**exact_bits * q are added exactly.
     product_roundings: roundings, of `unit_roundoff` each, that a product passes before it is added (0 when products
     are exact: bfloat16 times E2M1 is).
-    group: consecutive products added exactly before the first rounding (an integer dot product), else 1.
+    group: consecutive products that are added on their own, and their sum then to that of the groups before; else 1.
+    inside: how those of a group are added. None: exactly (an integer dot product). A tensor core: without their block
+    scale, which is multiplied to the group's sum when that is added (fused).
     lanes, splits: the declared families of orders that the sharp radius covers. `lanes` L: L interleaved partial
     accumulators, group by group, that meet in a balanced tree (1: in order); groups that do not fill all lanes follow
     in order. 2 lanes may also add each 32 columns from 0, and then add that sum (AMX). `splits` S: K cut into S equal
@@ -42,6 +58,7 @@ class Accumulator:
     exact_bits: int = 24
     product_roundings: int = 0
     group: int = 1
+    inside: TensorCore | None = None
     lanes: tuple[int, ...] = (1,)
     splits: tuple[int, ...] = (1,)
     stripes: int | None = None
@@ -61,8 +78,9 @@ class Transcendental:
     """Accuracy of the activation's float32 arithmetic.
 
     exp: "precise" (a libm, `exp_ulps` ulp) or "fast" (ex2.approx of x * log2 e; CUDA C++ Programming Guide, intrinsic
-    functions: 2 + floor(|1.173 x|) ulp). divide: "precise" or "fast" (2 ulp, 0 for denominators above 2**126).
-    tanh: "precise" (a libm, `tanh_ulps` ulp) or "two_sigmoid" (2 * sigmoid(2 z) - 1, an absolute quantum).
+    functions: 2 + floor(|1.173 x|) ulp). divide: "precise" or "fast" (2 ulp, 0 for denominators above 2**126; a
+    reciprocal that is an instruction of its own errs by `reciprocal_ulps`, 1 for rcp.approx). tanh: "precise" (a libm, `tanh_ulps` ulp) or "two_sigmoid" (2 s - 1, s being the reciprocal of
+    1 + exp(-2 z): an absolute quantum).
     clamp_nan: what min(NaN, limit) is: torch.clamp keeps the NaN, fminf gives the limit.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal result of any operation become 0. That goes
     for the bias and the final sum too, which are float32 arithmetic like this.
@@ -71,6 +89,7 @@ class Transcendental:
     exp: Literal["precise", "fast"] = "precise"
     exp_ulps: float = 2.0
     divide: Literal["precise", "fast"] = "precise"
+    reciprocal_ulps: float = 2.0
     tanh: Literal["precise", "two_sigmoid"] = "precise"
     tanh_ulps: float = 2.0
     clamp_nan: Literal["keeps", "limit"] = "keeps"

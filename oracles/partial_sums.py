@@ -47,6 +47,13 @@ class PartialSums:
         return PartialSums(total=self.total[experts, :, rows], largest=self.largest[experts, :, rows])
 
 
+def additions(columns: int, acc: Accumulator) -> int:
+    """Of any declared order, and of the partial sums that `PartialSums.total` adds up, more than there are."""
+    count = 2 * columns // acc.group * (1 + acc.product_roundings)
+    # In stripes each is bounded by the spreads of all lanes, of two sums each.
+    return count if acc.stripes is None else 2 * max(acc.lanes) * count
+
+
 def bound(
     x: torch.Tensor, w: torch.Tensor, acc: Accumulator, grown: torch.Tensor, asked: torch.Tensor | None = None
 ) -> PartialSums:
@@ -61,8 +68,7 @@ def bound(
         _all_at_once(x, w, sums, acc)
         return sums
     columns = x.shape[-1]
-    additions = 2 * columns // acc.group * (1 + acc.product_roundings)
-    sums = PartialSums(total=additions * grown.square(), largest=grown.clone())
+    sums = PartialSums(total=additions(columns, acc) * grown.square(), largest=grown.clone())
     at_once = max(1, _PIECE[x.device.type] * _STEP // columns)
     for start in range(0, len(places), at_once):
         expert, token, row = places[start : start + at_once].unbind(1)

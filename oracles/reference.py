@@ -154,8 +154,7 @@ def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) 
         spread=high - low > 12,  # codes other than 0 differ by a factor of 12 at most
         subnormal=low < 2,  # half of 2**(1 - 127) is one
         kinds=special,
-        # A block scale of x is below 2**16, and the weight's counts halved: together they overflow from byte 241 on.
-        scale=formats.exp2(scale.to(torch.int64) - 127) if numerics.weights == "exact" and high >= 241 else None,
+        scale=formats.exp2(scale.to(torch.int64) - 127) if numerics.weights == "exact" else None,
     )
 
 

@@ -28,7 +28,7 @@ from oracles.base import missing_of
 from oracles.cutlass import Cutlass
 from oracles.cutlass_graph import CutlassGraph
 from oracles.enclosure import Enclosure
-from oracles.formats import E2M1_MAX, GROUP, MAX_FINITE, e2m1_encode, pack
+from oracles.formats import e2m1_encode, pack
 from oracles.problem import Problem, build
 from oracles.reference import Reference, enclose
 from strategies import scenarios
@@ -60,8 +60,8 @@ pytestmark = [
 SCENARIOS = 600
 KIMI_K3 = Shape(tokens=1, hidden=3584, intermediate=3072, experts=896, top_k=16)
 KIMI_K3_RANK = Parallel(ep_size=32, ep_rank=7)
-KIMI_K3_SCALES = Values(scale_low=114, scale_high=118)
-"""Gates of order 3 at that width."""
+KIMI_K3_SCALES = (114, 118)
+"""Lowest scale byte of five. Gates are 0.18 rms at that width, where SiTU's tanh has few bits left, and 2.8."""
 
 BASE = Scenario(
     shape=Shape(tokens=37, hidden=256, intermediate=128, experts=8, top_k=3),
@@ -128,20 +128,7 @@ def special_byte_rows(problem: Problem) -> torch.Tensor:
     return (special[problem.local_ids.clamp(min=0)] & (problem.local_ids >= 0)).any(-1)
 
 
-def overflowing_rows(problem: Problem) -> torch.Tensor:
-    """bool [M]: rows in which 32 products with codes may overflow before their scale, however small, is applied.
-
-    No mistake of the kernel: its recipe adds first and scales after. Numerics cannot declare that.
-    """
-    groups = problem.hidden_states.double().nan_to_num(0.0, 0.0, 0.0).abs().unflatten(-1, (-1, GROUP)).sum(-1)
-    return (E2M1_MAX * groups > MAX_FINITE["float32"]).any(-1)
-
-
-KNOWN = {
-    "duplicate expert": duplicate_rows,
-    "scale byte 0x00 or 0xFF": special_byte_rows,
-    "overflow before the scale": overflowing_rows,
-}
+KNOWN = {"duplicate expert": duplicate_rows, "scale byte 0x00 or 0xFF": special_byte_rows}
 
 
 @dataclass(frozen=True)
@@ -223,21 +210,26 @@ def test_every_disagreement_has_a_name() -> None:
     assert not unexplained
 
 
+@pytest.mark.parametrize("low", KIMI_K3_SCALES)
 @pytest.mark.parametrize("tokens", [1, 8, 32, 128])
-def test_kimi_k3_rank(tokens: int) -> None:
+def test_kimi_k3_rank(tokens: int, low: int) -> None:
     activation: Activation = Situ() if computes_situ() else Swiglu()
     scenario = Scenario(
-        shape=replace(KIMI_K3, tokens=tokens), parallel=KIMI_K3_RANK, activation=activation, values=KIMI_K3_SCALES
+        shape=replace(KIMI_K3, tokens=tokens),
+        parallel=KIMI_K3_RANK,
+        activation=activation,
+        values=Values(scale_low=low, scale_high=low + 4),
     )
     result = run(oracle(), scenario)
     assert result.whole is not None
     stats = result.whole.stats
     print(
-        f"\nKimi-K3 rank 7 of 32, {activation.kind}, M = {tokens}: {result.verdict}, exact {stats.exact} of "
-        f"{stats.compared}, ratio {stats.median_ratio} / {stats.max_ratio}, "
+        f"\nKimi-K3 rank 7 of 32, {activation.kind}, M = {tokens}, scales from {low}: {result.verdict}, "
+        f"exact {stats.exact} of {stats.compared}, ratio {stats.median_ratio} / {stats.max_ratio}, "
         f"mean radius {stats.mean_radius / stats.rms:.2e} of rms"
     )
     assert result.verdict == "agrees"
+    assert stats.mean_radius <= 0.007 * stats.rms
 
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
@@ -275,8 +267,6 @@ def test_the_engine_finds_no_more_than_the_empty_batch(candidate: type[Cutlass] 
     kinds = frozenset(activation.kind for activation in activations())
     judged = 0
     for scenario in draws(200, replace(asked.capability, activations=kinds, **known)):
-        if bool(overflowing_rows(build(scenario)).any()):
-            continue
         outcome = engine.check(scenario)
         judged += 1
         findings = [found for found in (outcome, *outcome.other_findings) if found.is_finding]

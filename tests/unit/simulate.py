@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles.numerics import Accumulator, Float, Numerics, Transcendental
+from oracles.numerics import Accumulator, Float, Numerics, TensorCore, Transcendental
 from oracles.problem import ActivationParams, Problem
 
 TINY = 2.0**-126
@@ -77,16 +77,20 @@ class _Layer:
         problem, numerics = self.problem, self.numerics
         x = quantized(x.double(), numerics.hidden_quantizer, away=self.choices.away)
         w13 = dequantized(problem.w13[expert], problem.w13_scale[expert], numerics.weights)
-        h = self._gemm(x, w13, numerics.gemm1, numerics.gemm1_output, problem.w13_bias, expert)
+        scale = problem.w13_scale[expert]
+        h = self._gemm(x, w13, scale, numerics.gemm1, numerics.gemm1_output, problem.w13_bias, expert)
         gate, up = h.chunk(2, dim=-1)
         activation = Activation(problem.activation, expert, numerics.activation, self.choices)
         a = self._round(activation(gate, up), numerics.intermediate, flush=numerics.activation.flush_to_zero)
         a = quantized(a, numerics.intermediate_quantizer, away=self.choices.away)
         w2 = dequantized(problem.w2[expert], problem.w2_scale[expert], numerics.weights)
-        return self._gemm(a, w2, numerics.gemm2, numerics.gemm2_output, problem.w2_bias, expert)
+        scale = problem.w2_scale[expert]
+        return self._gemm(a, w2, scale, numerics.gemm2, numerics.gemm2_output, problem.w2_bias, expert)
 
-    def _gemm(self, x: Tensor, w: Tensor, acc: Accumulator, dtype: Float, bias: Tensor | None, expert: int) -> Tensor:
-        y = multiply(x, w, acc, self.choices)
+    def _gemm(
+        self, x: Tensor, w: Tensor, scale: Tensor, acc: Accumulator, dtype: Float, bias: Tensor | None, expert: int
+    ) -> Tensor:
+        y = multiply(x, w, acc, self.choices, scale)
         if bias is not None and self.numerics.bias_before_rounding:
             y = self.flush(f32(y + bias[expert].double()))
         y = self._round(y, dtype, flush=acc.flush_to_zero)
@@ -141,8 +145,12 @@ def quantized(x: Tensor, quantizer: str, *, away: bool) -> Tensor:
 # --- GEMM ------------------------------------------------------------------------------------------------------------
 
 
-def multiply(x: Tensor, w: Tensor, acc: Accumulator, choices: Choices) -> Tensor:
-    """float64 [T, N] = x [T, K] times w [N, K], with the accumulator `acc`."""
+def multiply(x: Tensor, w: Tensor, acc: Accumulator, choices: Choices, scale: Tensor | None = None) -> Tensor:
+    """float64 [T, N] = x [T, K] times w [N, K], with the accumulator `acc`. scale: w's block scale bytes [N, K/32], for
+    an accumulator that applies them to sums."""
+    if acc.inside is not None:
+        assert scale is not None
+        return scaled_groups(x, w, torch.exp2(scale.double() - 127), acc, choices)
     if acc.flush_to_zero and choices.flush:
         x, w = flushed(x), flushed(w)
     adder = Adder.of(acc, choices)
@@ -154,6 +162,33 @@ def multiply(x: Tensor, w: Tensor, acc: Accumulator, choices: Choices) -> Tensor
     if acc.product_roundings and not choices.fused:
         products = adder.round(products)
     return choices.order(products, adder).double()
+
+
+def scaled_groups(x: Tensor, w: Tensor, scale: Tensor, acc: Accumulator, choices: Choices) -> Tensor:
+    """Groups are added by a tensor core without their scale [N, K/32], which a fused multiply-add then applies."""
+    assert acc.inside is not None
+    flush = flushed if acc.flush_to_zero and choices.flush else torch.clone
+    codes = w / scale.repeat_interleave(32, dim=-1)
+    products = flush(x).mT.unsqueeze(-1) * codes.mT.unsqueeze(-2)
+    total = torch.zeros_like(products[0])
+    for column, group in enumerate(products.split(acc.group)):
+        inner = torch.zeros_like(total)
+        for step in group.split(acc.inside.columns):
+            inner = flush(instruction(torch.cat((step, inner[None])), acc.inside, choices))
+        total = flush(f32(inner * scale[:, column // (32 // acc.group)] + total))
+    return total
+
+
+def instruction(addends: Tensor, core: TensorCore, choices: Choices) -> Tensor:
+    """One matrix instruction: the addends [K, T, N] cut at their largest, added, and the sum cut."""
+    finer = 1.0 if choices.seed % 2 else 0.25  # as cards do that align better than is declared
+
+    def truncated(value: Tensor, like: Tensor, quantum: float) -> Tensor:
+        step = torch.exp2((torch.frexp(like).exponent - 1).double()) * quantum
+        return torch.trunc(value / step) * step
+
+    cut = truncated(addends, addends.abs().amax(0), core.alignment * finer)
+    return f32(truncated(cut.sum(0), cut.sum(0), core.result))
 
 
 @dataclass(frozen=True)
@@ -341,6 +376,9 @@ class Activation:
         exponent = torch.frexp(value).exponent.clamp(min=-125)
         ulp = torch.where(value == 0, 0.0, torch.exp2((exponent - 24).double()))
         off = value + sign * ulps * ulp
+        nearest = off.float()
+        back = torch.nextafter(nearest, value.float())  # a float32 number, and no further off than that
+        off = torch.where((nearest.double() - value).abs() > ulps * ulp, back, nearest).double()
         return self._flush(torch.where(value.abs() > 3.4028234663852886e38, torch.inf * value.sign(), off))
 
     def _exp(self, z: Tensor) -> Tensor:
@@ -355,7 +393,12 @@ class Activation:
         value = self._off(a / b, 2.0)
         return torch.where((b.abs() > 2.0**126) & ~b.isnan(), torch.where(a.isinf() & b.isinf(), torch.nan, 0.0), value)
 
+    def _reciprocal(self, b: Tensor) -> Tensor:
+        if self.accuracy.divide == "precise":
+            return self._rounded(1 / b)
+        return torch.where(b.abs() > 2.0**126, 0.0, self._off(1 / b, self.accuracy.reciprocal_ulps))
+
     def _tanh(self, z: Tensor) -> Tensor:
         if self.accuracy.tanh == "precise":
             return self._off(torch.tanh(z), self.accuracy.tanh_ulps)
-        return self._rounded(2 * self._sigmoid(2 * z) - 1)
+        return self._rounded(2 * self._reciprocal(self._rounded(1 + self._exp(-2 * z))) - 1)

@@ -14,6 +14,7 @@ from oracles.accumulation import Grid, Weight
 from oracles.numerics import Accumulator
 
 F64 = torch.float64
+FLUSHES = Accumulator(flush_to_zero=True)
 
 
 def weight_of(value: torch.Tensor) -> Weight:
@@ -127,13 +128,14 @@ def test_a_flushed_operand_may_be_any_value_of_its_interval() -> None:
     """2**-126 is no subnormal, but 2**-126 - 2**-133 is, and the whole of its product is lost."""
     x, radius = torch.full((1, 1, 32), 2.0**-126, dtype=F64), torch.full((1, 1, 32), 2.0**-133, dtype=F64)
     weight = weight_of(torch.full((1, 32), 2.0**100))
-    assert accumulation.flushed(x, radius, weight).item() >= 32 * 2.0**-26
-    assert accumulation.flushed(2 * x, radius, weight).item() == 0
+    assert accumulation.flushed(x, radius, weight, FLUSHES).item() >= 32 * 2.0**-26
+    assert accumulation.flushed(2 * x, radius, weight, FLUSHES).item() == 0
 
 
 def test_a_flushed_weight_loses_its_product() -> None:
     x = torch.full((1, 1, 32), 2.0**100, dtype=F64)
-    assert accumulation.flushed(x, torch.zeros_like(x), weight_of(torch.full((1, 32), 2.0**-127))).item() == 2.0**-22
+    weight = weight_of(torch.full((1, 32), 2.0**-127))
+    assert accumulation.flushed(x, torch.zeros_like(x), weight, FLUSHES).item() == 2.0**-22
 
 
 # --- sharp -----------------------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def sharp_of(x: torch.Tensor, value: torch.Tensor, acc: Accumulator) -> tuple[fl
     grid = Grid(x, torch.zeros_like(x, dtype=torch.bool), weight, acc)
     hard = accumulation.hard(grown, x.shape[-1], grid, acc)
     asked = torch.ones_like(hard, dtype=torch.bool)
-    sharp, bias = accumulation.sharp(x, weight, grown, hard, asked, acc, grid)
+    sharp, bias = accumulation.sharp(x, weight, grown, hard, torch.zeros_like(hard), asked, acc, grid)
     return hard.item(), sharp.item(), bias.item()
 
 

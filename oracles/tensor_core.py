@@ -1,0 +1,68 @@
+"""What a tensor core cuts off while it adds the products of a group (`Accumulator.inside`). Derived in
+docs/enclosures.md."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from oracles import accumulation, formats
+from oracles.accumulation import Grid, Weight
+from oracles.ball import HARD, Ball
+from oracles.numerics import Accumulator, TensorCore
+from oracles.partial_sums import block_sums
+
+_MAX = formats.MAX_FINITE["float32"]
+_PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
+"""Sums that are held at a time: 2 MiB, what a core's cache holds; 256 MiB on a GPU."""
+
+
+def cut(x: torch.Tensor, weight: Weight, inherited: torch.Tensor, grid: Grid, acc: Accumulator) -> torch.Tensor:
+    """[C, T, N]: a bound on all that is cut, for x [C, T, K] times the weight [C, N, K]: hard, and of one sign.
+
+    An instruction cuts each of its products and the sum s so far at a quantum relative to the largest of them, which is
+    at most max |x| max |w| of its columns, or |s|; and its result. Or, as in `Grid`: bits are cut of small products
+    only, two of the coarsest quantum of the largest addend or sum for each. All of it in units after the group's scale,
+    a power of two.
+    inherited [C, T, N]: what the errors of x make of the sum of magnitudes.
+    """
+    core = _core(acc)
+    addends = core.columns + 1
+    top_x = formats.grouped(x.abs(), core.columns).amax(-1)
+    top_w = formats.grouped(weight.magnitude, core.columns).amax(-1)
+    aligned = top_x @ top_w.mT
+    largest = top_x.amax(-1).unsqueeze(-1) * top_w.amax(-1).unsqueeze(-2)
+    results = torch.zeros_like(aligned)
+    rows = max(1, _PIECE[x.device.type] * core.columns // x.numel())
+    for first in range(0, aligned.shape[-1], rows):
+        part = slice(first, first + rows)
+        steps = block_sums(x, weight.value[:, part], core.columns)
+        sums = steps.view(len(steps), -1, acc.group // core.columns, *steps.shape[2:]).cumsum(2).abs_()
+        results[..., part] = sums.sum((1, 2))
+        aligned[..., part] += sums[:, :, :-1].sum((1, 2))
+        largest[..., part] = torch.maximum(largest[..., part], sums.amax((1, 2)))
+    # What x may be instead raises the largest product of each instruction, and the sum so far, by no more in all than
+    # is inherited. The sums are what the cuts before have left of them, and later additions pass a cut on.
+    linear = core.alignment * addends * (aligned + 2 * inherited) + core.result * (results + 2 * inherited)
+    linear = linear * (1 + 2.0**-16 + accumulation.growth(x.shape[-1], acc))
+    coarsest = max(core.alignment, core.result)
+    count, ulp = grid.small(largest + inherited + linear, 2 - math.frexp(coarsest)[1])
+    return torch.minimum(linear, 2 * count * ulp)
+
+
+def overflows(x: Ball, weight: Weight, acc: Accumulator) -> torch.Tensor:
+    """bool [C, T, N] or [C, T, 1]: some of a group's products may pass the largest float32 before their scale, however
+    small that is."""
+    size = (x.center.abs() + x.radius[HARD]).nan_to_num(0.0, 0.0, 0.0)
+    groups = formats.grouped(size, acc.group).sum(-1)
+    possible = (formats.E2M1_MAX * groups > _MAX).any(-1, keepdim=True)
+    if weight.scale is None or not bool(possible.any()):
+        return possible
+    codes = formats.grouped(weight.magnitude, acc.group) / weight.scale.unsqueeze(-1)
+    return block_sums(size, codes.flatten(-2), acc.group).amax(1) > _MAX * (1 - 2.0**-20)
+
+
+def _core(acc: Accumulator) -> TensorCore:
+    assert acc.inside is not None
+    return acc.inside
