@@ -111,6 +111,18 @@ def _of_product(a: int, b: int) -> int:
     return ANY & ~FINITE if a in certain or b in certain else ANY
 
 
+def of_factors(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """uint8: what the product of two factors may be, by their classes (`of_operand`), element by element."""
+    return _factor_table(a.device)[a.long(), b.long()]
+
+
+@functools.cache
+def _factor_table(device: torch.device) -> torch.Tensor:
+    """uint8 [classes, classes]."""
+    classes = range(_UNKNOWN + 1)
+    return torch.tensor([[_of_product(a, b) for b in classes] for a in classes], dtype=torch.uint8, device=device)
+
+
 def _present(classes: torch.Tensor) -> list[int]:
     """Those that occur."""
     counts = torch.bincount(classes.flatten(), minlength=_UNKNOWN + 1).tolist()

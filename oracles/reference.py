@@ -247,7 +247,7 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
     for position in range(int(counts.max()) if tokens else 0):
         rows = (counts > position).nonzero().squeeze(1)
         pair = order[starts[rows] + position]
-        term = _weighted(pairs, pair, weights[pair].unsqueeze(1), out is not None)
+        term = _weighted(pairs, pair, weights[pair].unsqueeze(1), out is not None, flush_to_zero=flush_to_zero)
         if not fused:
             term = rounded(term, numerics.weighted, flush_to_zero=numerics.gemm2.flush_to_zero)
         product, spread = term.center, term.radius[: SHARP + 1]
@@ -277,13 +277,16 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
     )
 
 
-def _weighted(pairs: Ball, pair: torch.Tensor, weight: torch.Tensor, special: bool) -> Ball:
+def _weighted(pairs: Ball, pair: torch.Tensor, weight: torch.Tensor, special: bool, *, flush_to_zero: bool) -> Ball:
     """weight [P, 1] times the answers [P, H] of some pairs, exactly. special: something may not be finite."""
     center, radius = pairs.center[pair], pairs.radius[:, pair]
     if not special:
         return Ball(center=weight * center, radius=weight.abs() * radius)
     own = finite_kinds(center) if pairs.kinds is None else pairs.kinds[pair]
-    out = kinds.combine(kinds.product_of, own, kinds_of(weight).expand_as(own))
+    answers = kinds.of_operand(center - radius[HARD], center + radius[HARD], own, flush_to_zero=flush_to_zero)
+    out = kinds.of_factors(
+        answers, kinds.of_operand(weight, weight, kinds_of(weight), flush_to_zero=flush_to_zero).expand_as(own)
+    )
     center, weight = torch.where(own == FINITE, center, 0.0), weight.nan_to_num(0.0, 0.0, 0.0)
     return settle(weight * center, weight.abs() * radius, out)
 

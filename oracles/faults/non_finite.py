@@ -45,8 +45,7 @@ class ScaleNanIsInfinity(Twin):
     """A group's sum under byte 0xFF is infinite instead of NaN."""
 
     def scale_of(self, byte: Tensor) -> Tensor:
-        large = torch.tensor(2.0**300, dtype=torch.float64)  # a sum times this is an infinity in float32
-        return torch.where(byte == 0xFF, large, super().scale_of(byte))
+        return torch.where(byte == 0xFF, 2.0**300, super().scale_of(byte).double())  # no float32 holds such a sum
 
 
 @fault("non-finite", "E8M0 byte 0xFF is NaN; its exponent byte - 127 does not fit a signed byte")

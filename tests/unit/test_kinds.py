@@ -97,3 +97,12 @@ def test_a_subnormal_may_be_read_as_zero(flush: bool, answer: int) -> None:
     tiny = torch.full((1, 1, 1), 2.0**-130, dtype=torch.float64)
     x = kinds.of_operand(tiny, tiny, None, flush_to_zero=flush)
     assert int(kinds.of_matmul(x, operand("infinite"), torch.full((1, 1, 1), FINITE, dtype=torch.uint8))) == answer
+
+
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(_VALUES, repeat=2)))
+def test_a_product_has_the_kinds_of_its_factors_and_their_signs(left: str, right: str) -> None:
+    found = int(kinds.of_factors(operand(left), operand(right)))
+    possible = {bit(a * b) for a in _VALUES[left][2] for b in _VALUES[right][2]}
+    assert found & sum(possible) == sum(possible)
+    if {left, right} <= {"positive", "negative", "infinite", "minus infinite", "nan"}:
+        assert found == sum(possible)

@@ -1,0 +1,131 @@
+"""What the benchmarks share: a campaign's scenarios, answers that are computed once, results that are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from difftest import checks, trial, variants
+from difftest.options import shards_of, share_of
+from difftest.stream import Enough, Stream
+from oracles.enclosure import Enclosure
+from oracles.faults import Twin
+from oracles.problem import Problem, build
+from oracles.reference import enclose
+from strategies import Scenario, scenarios
+
+PROFILE = "quick"
+
+
+class Shared:
+    """The tensors and enclosures of the scenario that runs now, made once for all candidates."""
+
+    def __init__(self) -> None:
+        self._problem = functools.lru_cache(1)(build)
+        self._enclosures: dict[tuple[Any, ...], Enclosure] = {}
+
+    def build(self, scenario: Scenario, device: torch.device | str = "cpu") -> Problem:
+        """A copy: a fault may write to its inputs."""
+        problem = self._problem(scenario, torch.device(device))
+        return variants.with_tensors(problem, variants.clone_tensors(problem))
+
+    def enclose(self, problem: Problem, numerics: Any) -> Enclosure:
+        """`oracles.reference.enclose`, remembered by all that goes into it."""
+        given = variants.tensors(problem)
+        key = (numerics, problem.scenario, *(zlib.crc32(_bytes(tensor)) for tensor in given.values()))
+        if key not in self._enclosures:
+            self._enclosures[key] = enclose(problem, numerics)
+        return self._enclosures[key]
+
+    def forget(self) -> None:
+        self._enclosures.clear()
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return tensor.contiguous().view(torch.uint8).numpy()
+
+
+@contextlib.contextmanager
+def shared_answers() -> Iterator[Shared]:
+    """While it lasts, every engine of this process takes tensors and enclosures from the one that is given."""
+    shared = Shared()
+    with (
+        mock.patch.object(trial, "build", shared.build),
+        mock.patch.object(checks, "enclose", shared.enclose),
+        torch.no_grad(),
+    ):
+        yield shared
+
+
+def each(seed: int, budget: int, visit: Callable[[Scenario], bool]) -> None:
+    """Call `visit` on the scenarios of a campaign with `budget` examples until it returns False."""
+    strategy = scenarios(Twin.capability, profile=PROFILE)
+    more = True
+
+    def visited(scenario: Scenario) -> None:
+        nonlocal more
+        more = visit(scenario)
+        if not more:
+            raise Enough
+
+    for shard in range(shards_of(budget)):
+        Stream(strategy, base_seed=seed, shard=shard, count=share_of(budget, shard)).each(visited)
+        if not more:
+            return
+
+
+def answer(candidate: Any, problem: Problem) -> torch.Tensor | None:
+    """The candidate's answer to a copy of the problem; None when it raises."""
+    copy = variants.with_tensors(problem, variants.clone_tensors(problem))
+    try:
+        output: torch.Tensor = candidate(candidate.prepare(copy))
+    except (RuntimeError, ValueError):
+        return None
+    return output
+
+
+class Results:
+    """A JSON file: what was measured, part by part."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self._path = path
+        self._data: dict[str, Any] = {"about": about}
+        if path.exists():
+            self._data = json.loads(path.read_text())
+            if self._data["about"] != about:
+                sys.exit(f"{path}: holds results of {self._data['about']}, not of {about}: name another --results")
+
+    def of(self, part: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._data.get(part, {})
+        return found
+
+    def add(self, part: str, content: Mapping[str, Any]) -> None:
+        self._data[part] = {**self.of(part), **content}
+        with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
+            json.dump(self._data, file)
+        os.replace(file.name, self._path)
+
+
+def spread(
+    function: Callable[..., Any], jobs: Mapping[Any, tuple[Any, ...]], processes: int
+) -> Iterator[tuple[Any, Any]]:
+    """(key, result) of each job, as they end."""
+    if processes == 1:
+        yield from ((key, function(*arguments)) for key, arguments in jobs.items())
+        return
+    with ProcessPoolExecutor(processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        running = {pool.submit(function, *arguments): key for key, arguments in jobs.items()}
+        for done in as_completed(running):
+            yield running[done], done.result()
