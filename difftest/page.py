@@ -17,6 +17,7 @@ from difftest.findings import Finding, Summary
 from difftest.options import InvalidOption, Options
 from difftest.outcome import Outcome, Verdict
 from difftest.report.render import render
+from strategies.plain import AnyScenario
 from strategies.scenario import Scenario
 
 BINS = 10
@@ -70,7 +71,7 @@ class Page:
             case RunInterrupted(summary=summary):
                 self._write(summary, interrupted=True)
 
-    def _take(self, scenario: Scenario, outcome: Outcome) -> None:
+    def _take(self, scenario: AnyScenario, outcome: Outcome) -> None:
         """Ratios are of agreeing scenarios: a finding's own is told with the finding."""
         if outcome.verdict is not Verdict.AGREES or outcome.stats is None:
             return
@@ -79,6 +80,8 @@ class Page:
             self._all_exact[outcome.candidate] += 1
             return
         self._ratios[outcome.candidate].append(ratio)
+        if not isinstance(scenario, Scenario):
+            return
         for axis, value in _AXES.items():
             self._by_axis[axis, value(scenario)][outcome.candidate].append(ratio)
 

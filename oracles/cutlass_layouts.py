@@ -77,6 +77,29 @@ def unfold_scale(folded: torch.Tensor) -> torch.Tensor:
     return split.reshape(experts, blocks * FOLD_ROWS, columns * _GROUPS)
 
 
+def swizzle_scale(scale: torch.Tensor) -> torch.Tensor:
+    """E8M0 bytes [..., N, G] -> [..., pad128(N) * pad4(G)], the 128x4 layout of block-scaled tensor cores.
+
+    Tiles of 128 rows by 4 groups, those of the same rows side by side; a tile is 32 lines of rows r, r + 32, r + 64 and
+    r + 96, 4 groups each. Rows and groups beyond the scale's own are 0.
+    """
+    *batch, rows, groups = scale.shape
+    padded = torch.nn.functional.pad(scale, (0, -groups % 4, 0, -rows % 128))
+    tiles = padded.view(*batch, padded.shape[-2] // 128, 4, 32, padded.shape[-1] // 4, 4)
+    last = tiles.dim()
+    order = (*range(last - 5), last - 5, last - 2, last - 3, last - 4, last - 1)
+    return tiles.permute(order).flatten(-5)
+
+
+def unswizzle_scale(swizzled: torch.Tensor, rows: int, groups: int) -> torch.Tensor:
+    """Inverse of `swizzle_scale`: [..., rows, groups]."""
+    across, down = -(-groups // 4), -(-rows // 128)
+    tiles = swizzled.view(*swizzled.shape[:-1], down, across, 32, 4, 4)
+    last = tiles.dim()
+    order = (*range(last - 5), last - 5, last - 2, last - 3, last - 4, last - 1)
+    return tiles.permute(order).reshape(*swizzled.shape[:-1], down * 128, across * 4)[..., :rows, :groups]
+
+
 def _checked_weight(packed: torch.Tensor) -> tuple[int, int, int]:
     experts, rows, half = packed.shape
     if rows % BLOCK_ROWS or 2 * half % BLOCK_COLUMNS:

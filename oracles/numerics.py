@@ -79,8 +79,8 @@ class Transcendental:
 
     exp: "precise" (a libm, `exp_ulps` ulp) or "fast" (ex2.approx of x * log2 e; CUDA C++ Programming Guide, intrinsic
     functions: 2 + floor(|1.173 x|) ulp). divide: "precise" or "fast" (2 ulp, 0 for denominators above 2**126; a
-    reciprocal that is an instruction of its own errs by `reciprocal_ulps`, 1 for rcp.approx). tanh: "precise" (a libm, `tanh_ulps` ulp) or "two_sigmoid" (2 s - 1, s being the reciprocal of
-    1 + exp(-2 z): an absolute quantum).
+    reciprocal that is an instruction of its own errs by `reciprocal_ulps`, 1 for rcp.approx). tanh: "precise" (a libm,
+    `tanh_ulps` ulp) or "two_sigmoid" (2 s - 1, s being the reciprocal of 1 + exp(-2 z): an absolute quantum).
     clamp_nan: what min(NaN, limit) is: torch.clamp keeps the NaN, fminf gives the limit.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal result of any operation become 0. That goes
     for the bias and the final sum too, which are float32 arithmetic like this.
