@@ -159,3 +159,12 @@ class DuplicatesOverrunWorkspace(Twin):
         call.local = call.local.clone()
         call.local[token[room:], slot[room:]] = -1
         return token[:room], slot[:room], expert[:room]
+
+
+@fault("memory", "flashinfer's fused finalize adds to an output that a memset has to clear first")
+class FusedFinalizeWithoutMemset(Twin):
+    """A fused finalize adds to what the output held."""
+
+    def store(self, call: Call, total: Tensor, output: Tensor) -> None:
+        fused = call.problem.scenario.execution.fused_finalize
+        super().store(call, total + output.float() if fused else total, output)

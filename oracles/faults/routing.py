@@ -60,6 +60,16 @@ class NextRanksExpertIsLast(Twin):
         return torch.where(problem.topk_ids == end, problem.experts_local - 1, super().local_ids(call))
 
 
+@fault("routing", "vllm#50845: stale ids in topk_ids are checked for their sign alone")
+class StrayIdIsClamped(Twin):
+    """An id that no expert has is the last one."""
+
+    def local_ids(self, call: Call) -> Tensor:
+        last = call.problem.num_experts - 1 - call.problem.first_expert
+        stray = (call.problem.topk_ids >= call.problem.num_experts) & (last < call.problem.experts_local)
+        return torch.where(stray, last, super().local_ids(call))
+
+
 @fault("routing", "a rank holds the experts [r * E / ep_size, (r + 1) * E / ep_size), its end excluded")
 class LastExpertMissing(Twin):
     """The last of a rank's experts contributes nothing."""

@@ -8,7 +8,7 @@ that a captured graph replays from, tactics, and state that stays with what was 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -97,7 +97,8 @@ class Twin:
     """A right implementation, the base of every fault.
 
     Rounded to bfloat16: the result of each GEMM, and the activation's. Biases, activation, router weights and the
-    final sum are in float32. A tactic cuts K into ranges, where they come out equal, and an expert's rows into tiles.
+    final sum are in float32. A tactic cuts K into ranges, where they come out equal, and an expert's rows into tiles;
+    pdl and fused_finalize change nothing here.
     """
 
     name = "twin"
@@ -105,7 +106,10 @@ class Twin:
         precisions=frozenset({"bf16xmxfp4", "mxfp8xmxfp4"}),
         output_dtypes=frozenset({"bfloat16", "float16"}),
         modes=frozenset({"eager", "graph"}),
+        stray_ids=True,
         tactics=len(SPLITS) * len(TILES),
+        pdl=True,
+        fused_finalize=True,
     )
     numerics = Numerics(
         gemm1=_GEMM,
@@ -160,6 +164,11 @@ class Twin:
     def run_into(self, prepared: Prepared, output: torch.Tensor) -> None:
         """Write the answer into the caller's contiguous `output` [M, H]."""
         self.launch(prepared, prepared.problem, output)
+
+    @property
+    def eager(self) -> Self:
+        """The oracle that makes the same call without a capture."""
+        return self
 
     def replay(self, prepared: Prepared, problem: Problem) -> torch.Tensor:
         """The answer to `problem`, which shares sizes, weights and activation with the one prepared.
