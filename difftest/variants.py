@@ -61,7 +61,7 @@ def with_tensors(problem: _P, given: dict[str, torch.Tensor]) -> _P:
 def _same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
+    return torch.equal(first.reshape(-1).view(torch.uint8), second.reshape(-1).view(torch.uint8))
 
 
 def take_rows(problem: Problem, index: torch.Tensor) -> Problem:
