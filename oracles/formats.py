@@ -49,7 +49,12 @@ def round_to(value: torch.Tensor, dtype: Literal["float32", "bfloat16", "float16
     bits, min_exponent, largest = _FORMATS[dtype]
     rounded = _round(value, bits, min_exponent)
     over = rounded.abs() > largest
-    return rounded.masked_fill_(over, torch.inf).copysign_(value) if bool(over.any()) else rounded
+    return rounded.masked_fill_(over, torch.inf).copysign_(value) if worth_doing(over) else rounded
+
+
+def worth_doing(mask: torch.Tensor) -> bool:
+    """Whether what changes only the elements of `mask` is to be done. To ask a GPU would cost more than to do it."""
+    return mask.is_cuda or bool(mask.any())
 
 
 _EXPONENT = 0x7FF << 52
@@ -130,7 +135,9 @@ def e4m3_encode(value: torch.Tensor) -> torch.Tensor:
 
 def mxfp4_dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """uint8 [..., K/2] and E8M0 bytes [..., K/32] -> float64 [..., K], exactly."""
-    values = _pairs(packed.device).index_select(0, packed.flatten().int())
+    pairs, codes = _pairs(packed.device), packed.flatten().int()
+    # On a GPU index_select gives a block of threads to each pair.
+    values = pairs[codes] if packed.is_cuda else pairs.index_select(0, codes)
     return _scaled(values.view(*packed.shape[:-1], 2 * packed.shape[-1]), scale)
 
 

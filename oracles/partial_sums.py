@@ -22,7 +22,7 @@ _TILE = 32
 _PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
 """Partial sums that are held at a time: 2 MiB, what a core's cache holds; 256 MiB, to keep a GPU busy."""
 _CALL = 1 << 14
-"""Elements below which a call costs more than its work; cumsum is slow but one call."""
+"""Elements below which a call costs more than its work on a CPU; cumsum is slow there but one call."""
 _FEW = 16
 """One element in so many is few: these are then looked at one by one."""
 
@@ -265,7 +265,7 @@ def _walk(
     prefix = products.view(shape)
     if start is not None:
         products[:, 0] += start
-    if products.numel() < _CALL:
+    if products.numel() < _CALL or products.is_cuda:
         prefix.copy_(prefix.cumsum(2))
     else:
         for last, following in itertools.pairwise(prefix.unbind(2)):
