@@ -187,9 +187,9 @@ class _Campaign:
             if outcome.stats is not None:
                 self._one_offs += outcome.stats.one_offs
         self._emit(events.ScenarioFinished(shard=shard, scenario=scenario, outcomes=outcomes, seconds=seconds))
-        for outcome in outcomes:
+        for judge, outcome in zip(self.judges.values(), outcomes, strict=True):
             for finding in outcome.findings:
-                self.harvest.collect(finding, shard, self._scenarios)
+                self.harvest.collect(finding, shard, self._scenarios, judge)
 
     def shrink(self) -> None:
         """Shrink the new buckets."""

@@ -78,7 +78,8 @@ class Case:
 
     outcome: of the smallest scenario; a replay runs this one. worst: the outcome with the largest error seen, of the
     same bucket. environment: where `outcome` was seen. found: None for a case that no campaign drew. upstream: link
-    to the report of an open case. explanation: what the mistake is, in the words of whoever looked into it.
+    to the report of an open case. deviation: the name of what the kernel does otherwise, one for all cases of one
+    cause. explanation: what the mistake is, in the words of whoever looked into it.
     Raises `InvalidCase` when the parts do not fit together.
     """
 
@@ -88,6 +89,7 @@ class Case:
     applies_to: AppliesTo = AppliesTo()
     status: Status = Status.OPEN
     upstream: str | None = None
+    deviation: str | None = None
     explanation: str | None = None
     found: Found | None = None
 
@@ -125,7 +127,7 @@ class Case:
     def to_json(self) -> dict[str, Any]:
         """The content of the file. `bucket` is there for people and for search; a reader checks that it is right."""
         data: dict[str, Any] = {"version": FORMAT_VERSION, "bucket": str(self.bucket), "status": str(self.status)}
-        for name in ("upstream", "explanation"):
+        for name in ("upstream", "deviation", "explanation"):
             if getattr(self, name) is not None:
                 data[name] = getattr(self, name)
         data["applies_to"] = {"packages": dict(self.applies_to.packages), "arch": list(self.applies_to.arch)}
@@ -146,7 +148,7 @@ class Case:
         if type(version) is not int or version != FORMAT_VERSION:
             raise InvalidCase(f"version = {version!r}: must be {FORMAT_VERSION}")
         required = ("bucket", "status", "outcome", "worst", "environment")
-        _fields("", top, required, ("version", "upstream", "explanation", "applies_to", "found"))
+        _fields("", top, required, ("version", "upstream", "deviation", "explanation", "applies_to", "found"))
         case = cls(
             outcome=_outcome("outcome", top["outcome"]),
             worst=_outcome("worst", top["worst"]),
@@ -154,6 +156,7 @@ class Case:
             applies_to=_applies_to(top.get("applies_to", {})),
             status=Status(_choice("status", top["status"], [str(status) for status in Status])),
             upstream=_string("upstream", top["upstream"]) if "upstream" in top else None,
+            deviation=_string("deviation", top["deviation"]) if "deviation" in top else None,
             explanation=_string("explanation", top["explanation"]) if "explanation" in top else None,
             found=_found(top["found"]) if "found" in top else None,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import typing
 from typing import Any
 
@@ -23,11 +24,13 @@ from strategies.scenario import (
     PaddingRows,
     Precision,
     Replay,
+    RoutingEdit,
     RoutingRule,
     Scenario,
     SetWeight,
     Special,
     StrayId,
+    ValueEdit,
     ValueRule,
     Values,
 )
@@ -53,7 +56,7 @@ _CHOICES = frozenset(
 )
 """Departures that are one of a list: another one is another departure."""
 
-_NAN_BYTE = 0xFF  # E8M0
+_UNIT_BYTE, _NAN_BYTE = 127, 0xFF  # E8M0
 
 _REPEATS = "repeats"
 """No departure: they only make a race seen."""
@@ -175,7 +178,7 @@ def _layer_covers(small: Scenario, scenario: AnyScenario) -> bool:
     fewer = len(scenario.execution.replays) < len(small.execution.replays)
     if fewer or set(small.execution.replays) - {"same"} - set(scenario.execution.replays):
         return False
-    return not _edit_kinds(small) - _edit_kinds(scenario)
+    return not edit_kinds(small) - edit_kinds(scenario)
 
 
 def _sizes(scenario: Scenario) -> tuple[int, ...]:
@@ -190,17 +193,39 @@ def _sizes(scenario: Scenario) -> tuple[int, ...]:
     )
 
 
-def _edit_kinds(scenario: Scenario) -> set[tuple[object, ...]]:
-    """What kinds of edits it has: a masked row counts as masked slots, a value by its tensor and class, a scale byte
-    0xFF (NaN) as one wherever it is, in the range of all bytes too."""
-    kinds: set[tuple[object, ...]] = {
-        (MaskSlot,) if isinstance(edit, MaskRow) else (type(edit),) for edit in scenario.routing.edits
-    }
-    kinds |= {
-        (_NAN_BYTE,) if edit.value == _NAN_BYTE else (edit.tensor, edit.value in ("nan", "inf", "-inf"))
-        for edit in scenario.values.edits
-    }
-    return kinds | ({(_NAN_BYTE,)} if scenario.values.scale_high == _NAN_BYTE else set())
+def departures(scenario: Scenario) -> set[str]:
+    """Names of what is not at its default, as `complexity` counts it."""
+    return {name for name, distance in _distances(scenario).items() if distance and name != _REPEATS}
+
+
+def edit_kinds(scenario: Scenario) -> set[tuple[object, ...]]:
+    """What kinds of edits it has, a scale byte 0x00 or 0xFF in the range of all bytes among them."""
+    edits = (*scenario.routing.edits, *scenario.values.edits)
+    return {edit_kind(edit) for edit in edits} | range_kinds(scenario)
+
+
+def range_kinds(scenario: Scenario) -> set[tuple[object, ...]]:
+    """The scale bytes 0x00 and 0xFF, where they are in the range of all bytes, as kinds of edits."""
+    ends = ((scenario.values.scale_low, 0), (scenario.values.scale_high, _NAN_BYTE))
+    return {("scale", byte) for bound, byte in ends if bound == byte}
+
+
+def edit_kind(edit: RoutingEdit | ValueEdit) -> tuple[object, ...]:
+    """The kind of an edit. A masked row counts as masked slots; a router weight and an element of x by the class of
+    their value; a scale byte 0x00 or 0xFF as one wherever it is, another one by its tensor, and whether it makes larger
+    or smaller."""
+    match edit:
+        case MaskRow():
+            return (MaskSlot,)
+        case SetWeight(weight=weight):
+            if math.isfinite(weight):
+                return (SetWeight, (weight > 0) - (weight < 0))
+            return (SetWeight, "nan" if math.isnan(weight) else "inf")
+        case ValueEdit(tensor=tensor, value=int(byte)):
+            return ("scale", byte) if byte in (0, _NAN_BYTE) else (tensor, byte > _UNIT_BYTE)
+        case ValueEdit(tensor=tensor, value=value):
+            return (tensor, str(value).removeprefix("-"))
+    return (type(edit),)
 
 
 complexity.register(RouterScenario)(order.complexity)

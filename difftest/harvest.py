@@ -9,8 +9,8 @@ from pathlib import Path
 
 from difftest import cases, events
 from difftest.cases import AppliesTo, Case, Found
+from difftest.causes import explains
 from difftest.claims import Claims
-from difftest.complexity import covers
 from difftest.events import Handler, Stage
 from difftest.findings import Finding
 from difftest.fingerprint import Fingerprint
@@ -73,9 +73,20 @@ class Harvest:
         self.elsewhere: Counter[str] = Counter()
         self.findings: list[Finding] = []
 
-    def collect(self, finding: Outcome, shard: int | None, scenarios_before: int) -> None:
-        """Take a finding in: count it if it is known, else save it, as the process may end before it is shrunk."""
-        bucket, known = finding.bucket, self._ledger.explains(finding)
+    def collect(self, finding: Outcome, shard: int | None, scenarios_before: int, judge: Checker | None = None) -> None:
+        """Take a finding in: count it if it is known, else save it, as the process may end before it is shrunk.
+
+        Where it is known in part, what is left of it without the known part is taken in instead.
+        judge: the candidate's, to ask what is left; None after a crash.
+        """
+        explanation = self._ledger.explain(finding, judge)
+        for other in explanation.instead:
+            self._take(other, None, None, scenarios_before)
+        if not explanation.instead:
+            self._take(finding, explanation.known, shard, scenarios_before)
+
+    def _take(self, finding: Outcome, known: Path | None, shard: int | None, scenarios_before: int) -> None:
+        bucket = finding.bucket
         if (bucket, known) not in self._announced:
             self._announced.add((bucket, known))
             self._emit(events.FindingFound(shard=shard, outcome=finding, known=known))
@@ -106,7 +117,8 @@ class Harvest:
                 form = shrunk.smallest.scenario
                 forms.append(form)
                 last = len(forms) == FORMS
-                same = [s for s in sightings if last or s is draft.first or covers(form, s.finding.scenario)]
+                judge = judges[bucket.oracle]
+                same = [s for s in sightings if last or s is draft.first or explains(form, s.finding, judge)]
                 self._finish(draft, shrunk, same)
 
     def end_unshrunk(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from difftest import cases
 from difftest.cases import Status
-from difftest.complexity import covers
+from difftest.causes import Checker, alike, stripped
+from difftest.complexity import complexity, covers
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Bucket, Outcome, Verdict
 from difftest.replay import Replay, replay
@@ -27,8 +29,17 @@ def crashing(folder: Path) -> set[str]:
     return found
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """known: the open case that a finding is another sighting of; None when it is new. instead: where it is new, but
+    not by itself, the findings of its scenario without what is known about it."""
+
+    known: Path | None
+    instead: tuple[Outcome, ...] = ()
+
+
 class Ledger:
-    """The cases about some candidates. An open one explains what has its bucket and all that its scenario has.
+    """The cases about some candidates. An open one explains what goes away with what its scenario has.
 
     The bucket alone is not enough: most wrong numbers share one, and a second mistake would hide behind the first.
     """
@@ -53,14 +64,38 @@ class Ledger:
             if ours and case.status is Status.OPEN and not case.applies_to.objection(environment(case.candidate)):
                 self._open[case.bucket][path] = case.scenario
 
-    def explains(self, finding: Outcome) -> Path | None:
-        """The open case that the finding is another sighting of; None when it is new."""
-        known = self._open.get(finding.bucket, {})
-        return next((path for path, scenario in known.items() if covers(scenario, finding.scenario)), None)
+    def explain(self, finding: Outcome, checker: Checker | None) -> Explanation:
+        """Whether open cases explain the finding: without what they need, its scenario agrees in the finding's check.
+
+        Any case counts that shows alike (see `difftest.causes.alike`) and that the scenario has all of; together they
+        are taken away, so that two known mistakes in one scenario are two known mistakes. A case so plain that nothing
+        can be taken away explains its very own bucket. checker: None where nothing can be asked, as after a crash;
+        then the bucket decides.
+        """
+        forms = {path: form for path, form in self._alike(finding.bucket).items() if covers(form, finding.scenario)}
+        own = self._open.get(finding.bucket, {})
+        rest = None if checker is None else stripped(finding, forms.values(), checker)
+        if rest is None:
+            return Explanation(next((path for path in forms if path in own), None))
+        instead = tuple(other for other in rest.findings if alike(other.bucket, finding.bucket))
+        if instead:
+            return Explanation(None, instead)
+        gone = [path for path, form in forms.items() if not covers(form, rest.scenario)]
+        return Explanation(next((path for path in gone if path in own), gone[0]))
 
     def open_scenarios(self, bucket: Bucket) -> list[AnyScenario]:
-        """The scenarios of the bucket's open cases."""
-        return list(self._open.get(bucket, {}).values())
+        """The scenarios of the open cases that may show as the bucket."""
+        return list(self._alike(bucket).values())
+
+    def _alike(self, bucket: Bucket) -> dict[Path, AnyScenario]:
+        """The most peculiar first: what only has all of a plain one is not all explained by it."""
+        found = {
+            path: form
+            for other, forms in self._open.items()
+            if other.oracle == bucket.oracle and alike(other, bucket)
+            for path, form in forms.items()
+        }
+        return dict(sorted(found.items(), key=lambda item: complexity(item[1]), reverse=True))
 
     def replay(self) -> Iterator[Replay]:
         """Run the cases about our candidates again, and the unreadable ones. One that is fixed explains no more."""

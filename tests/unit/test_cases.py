@@ -19,7 +19,7 @@ from strategies import Scenario, Shape
 KINDS = {
     "plain": case(),
     "fixed": case(status=Status.FIXED, upstream="https://example.org/issues/1"),
-    "explained": case(explanation="the second slot is lost"),
+    "explained": case(explanation="the second slot is lost", deviation="duplicate expert"),
     "by hand": case(found=None),
     "elsewhere": case(applies_to=AppliesTo(packages={"kernels": ">=1.2,<2"}, arch=("x86_64", "aarch64"))),
     "worst elsewhere": case(worst=diverges(Scenario(shape=Shape(tokens=99)), error=math.nan)),
@@ -109,7 +109,8 @@ DAMAGED = {
     edited(status=["open"]): "status = ['open']: must be one of open, fixed",
     edited(upstream=7): "upstream = 7: must be a string",
     edited(explanation=7): "explanation = 7: must be a string",
-    edited(comment="hm"): "comment = 'hm': must be left out; the fields are applies_to, bucket, environment",
+    edited(deviation=7): "deviation = 7: must be a string",
+    edited(comment="hm"): "comment = 'hm': must be left out; the fields are applies_to, bucket, deviation, environment",
     edited(applies_to__arch="x86_64"): "applies_to.arch = 'x86_64': must be a list of strings",
     edited(applies_to__packages={"kernels": "new"}): "applies_to.packages.kernels = 'new': must be a version specifier",
     edited(applies_to__versions=[]): "applies_to.versions = []: must be left out; the fields are arch, packages",

@@ -13,7 +13,17 @@ from difftest.ledger import Ledger
 from difftest.options import Options
 from difftest.outcome import Outcome
 from difftest.stream import Stream
-from strategies import Capability, Parallel, Scenario, Shape, Situ, scenarios
+from strategies import (
+    Capability,
+    Layer,
+    MaskSlot,
+    Parallel,
+    Routing,
+    Scenario,
+    Shape,
+    Situ,
+    scenarios,
+)
 
 QUICK = scenarios(Capability(), profile="quick")
 SLOT_DROPPED = Scenario(shape=Shape(tokens=5, experts=2, top_k=2), parallel=Parallel(ep_size=2, ep_rank=1))
@@ -47,7 +57,7 @@ def harvested(tmp_path):
             nonlocal count
             count += 1
             for finding in engine.check(scenario).findings:
-                harvest.collect(finding, 1, count)
+                harvest.collect(finding, 1, count, engine)
 
         stream(1).each(visit)
         harvest.shrink({"fake": engine}, stream)
@@ -91,6 +101,21 @@ def test_nor_behind_a_known_case_of_the_first(harvested):
     assert smallest(harvest.findings) == [Scenario(activation=Situ())]
     assert set(harvest.known) == {known.name}
     assert harvested(two).findings == []
+
+
+def test_nor_in_the_scenarios_that_have_both(harvested):
+    """The second mistake has something to hide behind in every scenario that shows it."""
+
+    def masked(scenario: Scenario) -> bool:
+        return any(isinstance(edit, MaskSlot) for edit in scenario.routing.edits)
+
+    def answer(scenario: Scenario) -> Outcome:
+        rare = scenario.layer.biases != "none" and masked(scenario)
+        return diverges(scenario) if rare or scenario.shape.tokens > 4 else agrees(scenario)
+
+    many = Scenario(shape=Shape(tokens=5))
+    rare = Scenario(layer=Layer(biases="per_expert"), routing=Routing(edits=(MaskSlot(token=0, slot=0),)))
+    assert set(smallest(harvested(answer).findings)) == {many, rare}
 
 
 def test_a_mistake_of_many_forms_does_not_take_all_the_time(harvested):
