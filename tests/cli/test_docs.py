@@ -1,0 +1,63 @@
+"""Every command of the docs is run, in order, and ends as its page says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from difftest import cases
+
+DOCS = Path(__file__).parents[2] / "docs"
+ENDS = {
+    "difftest oracles": 0,
+    "difftest run --candidate ggml-repacked": 0,  # all agree, but for the known cases
+    "difftest run --candidate mine.py:Mine": 1,
+    "difftest replay cases": 0,
+    "difftest report": 0,
+    "python upstream/repro.py": 1,
+    "difftest cases": 0,
+}
+"""By the command's beginning: how it ends."""
+
+
+def commands(page: Path) -> list[str]:
+    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def files(page: Path) -> dict[str, str]:
+    return dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE))
+
+
+def test_the_tutorial(tmp_path: Path) -> None:
+    page = DOCS / "tutorial.md"
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text)
+    (known,) = cases.SHIPPED.glob("ggml-repacked.reference.diverges.impossible*")
+    (tmp_path / "ledger").mkdir()
+    shutil.copy(known, tmp_path / "ledger" / "ggml-repacked.case.json")
+    told = commands(page)
+    assert len(told) == 8
+    for command in told:
+        program, *arguments = command.split()
+        run = [sys.executable, *(["-m", "difftest"] if program == "difftest" else []), *arguments]
+        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        (expected,) = (code for start, code in ENDS.items() if command.startswith(start))
+        assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "report.html").is_file()
+    assert {path.name for path in (tmp_path / "upstream").iterdir()} >= {"repro.py", "issue.md", "environment.json"}
+
+
+@pytest.mark.parametrize("page", sorted(page for page in DOCS.glob("*.md") if page.name != "tutorial.md"))
+def test_no_other_page_has_commands_that_nobody_runs(page: Path) -> None:
+    assert commands(page) == []
+
+
+def test_the_kernel_of_the_docs_is_python() -> None:
+    (text,) = files(DOCS / "kernel.md").values()
+    compile(text, "my_kernel.py", "exec")
