@@ -269,6 +269,7 @@ def report_command(path: Path, out: Path | None, sanitize: bool) -> int:
     multiple=True,
     help="With --only, a GEMM tile to build, cluster 1x1x1, or `all`. Repeatable. [default: what runs untuned]",
 )
+@click.option("--library", metavar="FILE", help="Take this library, built elsewhere from the same sources.")
 @click.option("--jobs", metavar="N", help="Compilers at a time. [default: the number of cores]")
 def build_command(**given: Any) -> int:
     """Build FlashInfer's fused-MoE library from patched sources, privately.
@@ -277,12 +278,14 @@ def build_command(**given: Any) -> int:
     by default in the user's cache folder, and can be carried to another machine's. What was built before is not built
     again, and a build that was interrupted goes on.
     """
-    from difftest.builds import make
+    from difftest.builds.compilation import BuildFailed
+    from difftest.builds.make import make
+    from difftest.builds.request import Request
 
-    request = make.Request.parse(given)
+    request = Request.parse(given)
     try:
-        build = make.make(request, click.echo)
-    except make.BuildFailed as error:
+        build = make(request, click.echo)
+    except BuildFailed as error:
         return _complain(str(error), FINDINGS)
     click.echo(f"{build.name}: {build.library}")
     click.echo(f"use it: --candidate cutlass@{build.name}")

@@ -16,6 +16,8 @@ from typing import Any, Self
 
 MANIFEST = "manifest.json"
 SITE = "site"
+WORK = ".work"
+"""Where builds are made; the leading dot keeps it out of the finished ones' names."""
 FORMAT_VERSION = 1
 NAME = re.compile(r"[0-9][0-9A-Za-z.]*(?:\+[0-9A-Za-z._-]+)*")
 """VERSION[+PATCH...]."""
@@ -38,10 +40,10 @@ class Manifest:
     """What was built, for the fingerprint and for people.
 
     version: of flashinfer-python. arch: as nvcc names it, "9.0a" or "12.0a". only: the operand types of a slim build,
-    or None when it holds everything. tiles: "MxNxK" of the GEMM tiles that were asked for, or None for all. library:
-    the shared object, relative to the build's folder; sha256: its digest. sources: digest of the patched sources.
-    instantiations: GEMM kernels inside. left_out: how many of the package's are not. compiler: nvcc's own words.
-    created: UTC, ISO 8601.
+    or None when it holds everything. tiles: "MxNxK" of the GEMM tiles that were asked for; None for all, and for a
+    library that was built elsewhere. library: the shared object, relative to the build's folder; sha256: its digest.
+    sources: digest of the patched sources. instantiations: GEMM kernels inside, as far as known. left_out: how many of
+    the package's are not. compiler: nvcc's own words. created: UTC, ISO 8601.
     """
 
     version: str

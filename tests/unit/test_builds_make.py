@@ -13,7 +13,7 @@ import pytest
 import toolchain
 
 from difftest import builds
-from difftest.builds import make, slim, sources, store
+from difftest.builds import slim, sources, store
 from difftest.cli import main
 from difftest.options import InvalidOption
 
@@ -75,7 +75,7 @@ def test_a_slim_build_holds_its_types_and_a_stub_for_the_rest(here: Path) -> Non
     stubs = [line for line in library.splitlines() if "__asm__" in line]
     assert len(stubs) == 2  # the cluster 2x1x1 that was left out, and the other types' function
     assert any('__asm__("_ZN12tensorrt_llm3fp8Ev")' in line for line in stubs)
-    assert not [name for name in (here / "store").iterdir() if name.name not in (found.root.name, make.WORK)]
+    assert not [name for name in (here / "store").iterdir() if name.name not in (found.root.name, store.WORK)]
     assert not (found.root / "jit").exists()
 
 
@@ -99,6 +99,19 @@ def test_without_only_everything_is_built_and_nothing_is_a_stub() -> None:
     assert (manifest.only, manifest.tiles, manifest.left_out) == (None, None, 0)
     assert len(manifest.instantiations) == 4
     assert "__asm__" not in builds.find("9.9.9").library.read_text()
+
+
+def test_a_library_that_was_built_elsewhere_is_taken_in(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = here / "given.so"
+    given.write_bytes(b"\x7fELF and more")
+    assert build("--only", "bf16xmxfp4", "--library", "given.so") == 0
+    found = builds.find("9.9.9")
+    assert found.library.read_bytes() == given.read_bytes()
+    assert (found.manifest.compiler, found.manifest.instantiations) == ("given as a library", ())
+    assert compiled(here) == []
+    given.write_bytes(b"text")
+    assert build("--library", "given.so") == 2
+    error(capsys, "--library given.so: must be a shared object")
 
 
 @pytest.mark.usefixtures("here")
@@ -179,7 +192,7 @@ def test_a_patch_that_does_not_apply(here: Path, capsys: pytest.CaptureFixture[s
     assert build("--patch", "situ") == 2
     assert "is no file, and not a patch that is shipped for 9.9.9 (none)" in error(capsys, "--patch situ: ")
     assert compiled(here) == []
-    assert list((here / "store" / make.WORK).iterdir()) == []
+    assert list((here / "store" / store.WORK).iterdir()) == []
 
 
 def test_patches_apply_one_after_the_other(here: Path) -> None:
