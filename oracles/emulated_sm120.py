@@ -72,60 +72,111 @@ class EmulatedSm120:
     def prepare(self, problem: Problem) -> Prepared:
         return Prepared(
             problem=problem,
-            w13=_e2m1(_up_gate(problem.w13)),
-            w13_scale=[swizzle(scale) for scale in _up_gate(problem.w13_scale)],
+            w13=_e2m1(self.up_gate(problem.w13)),
+            w13_scale=[self.swizzled(scale) for scale in self.up_gate(problem.w13_scale)],
             w2=_e2m1(problem.w2),
-            w2_scale=[swizzle(scale) for scale in problem.w2_scale],
+            w2_scale=[self.swizzled(scale) for scale in problem.w2_scale],
         )
 
     def __call__(self, prepared: Prepared) -> torch.Tensor:
         problem = prepared.problem
         tokens, hidden = problem.hidden_states.shape
-        top_k, experts = problem.topk_ids.shape[1], problem.w13.shape[0]
-        local = problem.topk_ids.long() - problem.ep_rank * experts
-        mine = (problem.topk_ids >= 0) & (local >= 0) & (local < experts)
         dtype, device = problem.output_dtype, problem.hidden_states.device
         assert problem.hidden_q is not None  # of this precision
         assert problem.hidden_scale is not None
         payload = problem.hidden_q.float()
-        input_sf = swizzle(problem.hidden_scale)
-
-        answers = torch.zeros(tokens, top_k, hidden, dtype=torch.float32, device=device)
+        input_sf = self.input_sf(problem.hidden_scale)
+        local = self.local_ids(problem)
+        answers = torch.zeros(*local.shape, hidden, dtype=torch.float32, device=device)
         before = 0
-        for expert in range(experts):
-            token, slot = ((local == expert) & mine).nonzero(as_tuple=True)
+        for expert in range(problem.experts_local):
+            token, slot = (local == expert).nonzero(as_tuple=True)
             count = token.numel()
             if not count:
                 continue
-            # The whole expanded buffer of scales has a tile's rows for each expert at least; this expert's begin here.
-            base = (before + expert * (_TILE - 1) + _TILE - 1) // _TILE * _TILE
+            base = self.first_row(before, expert)
             before += count
-            gathered = swizzled_rows(input_sf, token, hidden // _BLOCK)
-            expanded = torch.zeros(
-                base + -(-count // _TILE) * _TILE, hidden // _BLOCK, dtype=torch.uint8, device=device
-            )
-            expanded[base : base + count] = gathered
-            x_scale = swizzled_rows(
-                swizzle(expanded), torch.arange(base, base + count, device=device), hidden // _BLOCK
-            )
-            h = _gemm(payload[token], x_scale, prepared.w13[expert], prepared.w13_scale[expert]).to(dtype).float()
+            x_scale = self.expanded(input_sf, token, base, hidden // _BLOCK)
+            h = self.gemm(payload[token], x_scale, prepared.w13[expert], prepared.w13_scale[expert]).to(dtype).float()
             if problem.w13_bias is not None:
-                h = h + _up_gate(problem.w13_bias[expert : expert + 1])[0].float()
+                h = h + self.up_gate(problem.w13_bias[expert : expert + 1])[0].float()
             up, gate = h.chunk(2, dim=-1)
-            a = _activate(problem, expert, gate, up).to(dtype)
-            codes, a_scale = quantize(a)
-            stored = swizzled_rows(swizzle(a_scale), torch.arange(count, device=device), a_scale.shape[1])
-            y = _gemm(codes.float(), stored, prepared.w2[expert], prepared.w2_scale[expert]).to(dtype).float()
+            codes, a_scale = self.requantized(self.activated(problem, expert, gate, up), dtype)
+            stored = swizzled_rows(self.swizzled(a_scale), torch.arange(count, device=device), a_scale.shape[1])
+            y = self.gemm(codes.float(), stored, prepared.w2[expert], prepared.w2_scale[expert]).to(dtype).float()
             if problem.w2_bias is not None:
                 y = y + problem.w2_bias[expert].float()
             answers[token, slot] = y
-
         factor = problem.topk_weights * torch.tensor(problem.routed_scaling_factor, dtype=torch.float32)
         total = torch.zeros(tokens, hidden, dtype=torch.float32, device=device)
-        for position in range(top_k):
-            live = mine[:, position]
+        for position in range(local.shape[1]):
+            live = local[:, position] >= 0
             total[live] += factor[live, position, None] * answers[live, position]
         return total.to(dtype)
+
+    # --- steps, each of which a mistaken kernel may get wrong (`oracles.faults.sm120`)
+
+    def up_gate(self, rows: torch.Tensor) -> torch.Tensor:
+        """[E, 2I, ...] with rows [gate; up] -> [up; gate], as the kernel reads them."""
+        half = rows.shape[1] // 2
+        return torch.cat((rows[:, half:], rows[:, :half]), dim=1)
+
+    def swizzled(self, scale: torch.Tensor) -> torch.Tensor:
+        """The buffer of scales [N, G] that a GEMM reads."""
+        return swizzle(scale)
+
+    def input_sf(self, scale: torch.Tensor) -> torch.Tensor:
+        """The buffer of the activations' scales [M, H/32] that the expansion reads."""
+        return swizzle(scale)
+
+    def local_ids(self, problem: Problem) -> torch.Tensor:
+        """int64 [M, K]: the rank's own expert, -1 for a masked or foreign slot."""
+        local = problem.topk_ids.long() - problem.ep_rank * problem.experts_local
+        mine = (problem.topk_ids >= 0) & (local >= 0) & (local < problem.experts_local)
+        return torch.where(mine, local, -1)
+
+    def first_row(self, before: int, expert: int) -> int:
+        """Where an expert's scales begin in the expanded buffer, `before` rows of other experts lying before: room for
+        one more tile is left for each of these."""
+        return (before + expert * (_TILE - 1) + _TILE - 1) // _TILE * _TILE
+
+    def expanded(self, input_sf: torch.Tensor, token: torch.Tensor, base: int, groups: int) -> torch.Tensor:
+        """uint8 [len(token), groups]: an expert's scales, out of the expanded buffer that begins at row `base`."""
+        rows = torch.arange(base, base + len(token), device=token.device)
+        buffer = input_sf.new_zeros(-(-(base + len(token)) // _TILE) * _TILE, groups)
+        buffer[rows] = swizzled_rows(input_sf, token, groups)
+        return swizzled_rows(self.swizzled(buffer), rows, groups)
+
+    def gemm(self, x: torch.Tensor, x_scale: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
+        """float32 [T, N]: codes x [T, K] with scales [T, K/32], codes w [N, K] with swizzled scales.
+
+        A step is one block: 32 products of codes, exact in float64, times both scales, added to a float32 accumulator.
+        """
+        rows, columns = w.shape
+        groups = columns // _BLOCK
+        own = self.scales(swizzled_rows(w_scale, torch.arange(rows, device=w.device), groups))
+        total = x.new_zeros(len(x), rows)
+        step = max(1, _MOST // max(1, total.numel()))
+        for first in range(0, groups, step):
+            part = slice(first, min(first + step, groups))
+            a = x.view(len(x), groups, _BLOCK)[:, part].double().transpose(0, 1)
+            b = w.view(rows, groups, _BLOCK)[:, part].double().permute(1, 2, 0)
+            scale = _e8m0(x_scale[:, part]).T[:, :, None] * own[:, part].T[:, None, :]
+            for partial in (a @ b) * scale:
+                total = (total.double() + partial).float()
+        return total
+
+    def scales(self, byte: torch.Tensor) -> torch.Tensor:
+        """float64: the scales of a weight, by their bytes."""
+        return _e8m0(byte)
+
+    def activated(self, problem: Problem, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """float32 [T, I]."""
+        return _activate(problem, expert, gate, up)
+
+    def requantized(self, a: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """MXFP8 of a [T, I], rounded to the output dtype first."""
+        return quantize(a.to(dtype))
 
 
 # --- scales, 128x4 ---------------------------------------------------------------------------------------------------
@@ -159,12 +210,6 @@ def swizzled_rows(buffer: torch.Tensor, rows: torch.Tensor, columns: int) -> tor
 # --- arithmetic ------------------------------------------------------------------------------------------------------
 
 
-def _up_gate(rows: torch.Tensor) -> torch.Tensor:
-    """[E, 2I, ...] with rows [gate; up] -> [up; gate], as the kernel reads them."""
-    half = rows.shape[1] // 2
-    return torch.cat((rows[:, half:], rows[:, :half]), dim=1)
-
-
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
@@ -173,26 +218,6 @@ def _e2m1(packed: torch.Tensor) -> torch.Tensor:
     table = torch.tensor(_MAGNITUDES + tuple(-value for value in _MAGNITUDES), device=packed.device)
     nibbles = torch.stack((packed.bitwise_and(15), packed.bitwise_right_shift(4)), dim=-1)
     return table[nibbles.flatten(-2).int()]
-
-
-def _gemm(x: torch.Tensor, x_scale: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
-    """float32 [T, N]: codes x [T, K] with scales [T, K/32], codes w [N, K] with swizzled scales.
-
-    Each step is one block: 32 products of codes, exact in float64, times both scales, added to the float32 accumulator.
-    """
-    rows, columns = w.shape
-    groups = columns // _BLOCK
-    own = swizzled_rows(w_scale, torch.arange(rows, device=w.device), groups)
-    total = x.new_zeros(len(x), rows)
-    step = max(1, _MOST // max(1, total.numel()))
-    for first in range(0, groups, step):
-        part = slice(first, min(first + step, groups))
-        a = x.view(len(x), groups, _BLOCK)[:, part].double().transpose(0, 1)
-        b = w.view(rows, groups, _BLOCK)[:, part].double().permute(1, 2, 0)
-        scale = _e8m0(x_scale[:, part]).T[:, :, None] * _e8m0(own[:, part]).T[:, None, :]
-        for partial in (a @ b) * scale:
-            total = (total.double() + partial).float()
-    return total
 
 
 _POWERS = torch.tensor([*(2.0**exponent for exponent in range(-127, 128)), torch.nan], dtype=torch.float64)

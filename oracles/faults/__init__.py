@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from oracles.faults import activation, execution, layout, memory, non_finite, numerics, routing
 from oracles.faults.fault import KINDS, REGISTERED, Fault, Kind
+from oracles.faults.sm120 import SM120_FAULTS
 from oracles.faults.twin import Twin
 
 FAULTS: Mapping[str, Fault] = MappingProxyType(REGISTERED)
@@ -19,6 +20,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(REGISTERED)
 __all__ = [
     "FAULTS",
     "KINDS",
+    "SM120_FAULTS",
     "Fault",
     "Kind",
     "Twin",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oracles.base import Oracle
+from oracles.emulated_sm120 import EmulatedSm120
 from oracles.faults.twin import Twin
 
 Kind = Literal["layout", "activation", "routing", "numerics", "non-finite", "memory", "execution"]
@@ -27,7 +28,7 @@ class Fault:
     models: str
     summary: str
     meets: tuple[str, ...]
-    twin: type[Twin]
+    twin: type[Twin] | type[EmulatedSm120]
 
     def oracle(self) -> Oracle:
         """The twin with this mistake, a candidate named `fault:NAME`."""
@@ -44,13 +45,19 @@ def fault(kind: Kind, models: str, *, meets: tuple[str, ...] = ()) -> Callable[[
     """Register a subclass of `Twin` as a fault: named as the class in kebab case, summed up by its docstring."""
 
     def register(twin: type[Twin]) -> type[Twin]:
-        name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in twin.__name__).lstrip("-")
-        summary = " ".join((twin.__doc__ or "").split())
-        if name in REGISTERED or kind not in KINDS or not summary or twin.__doc__ == Twin.__doc__:
-            raise ValueError(
-                f"fault {name!r}: its name must be new, its kind one of {', '.join(KINDS)}, its docstring own"
-            )
-        REGISTERED[name] = Fault(name=name, kind=kind, models=models, summary=summary, meets=meets, twin=twin)
+        made = described(twin, kind, models, meets)
+        if made.name in REGISTERED:
+            raise ValueError(f"fault {made.name!r}: is there already; name it otherwise")
+        REGISTERED[made.name] = made
         return twin
 
     return register
+
+
+def described(twin: type[Twin] | type[EmulatedSm120], kind: Kind, models: str, meets: tuple[str, ...] = ()) -> Fault:
+    """The fault that `twin` is: named as the class in kebab case, summed up by its docstring."""
+    name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in twin.__name__).lstrip("-")
+    summary = " ".join((vars(twin).get("__doc__") or "").split())
+    if kind not in KINDS or not summary:
+        raise ValueError(f"fault {name!r}: its kind must be one of {', '.join(KINDS)}, and its docstring own")
+    return Fault(name=name, kind=kind, models=models, summary=summary, meets=meets, twin=twin)

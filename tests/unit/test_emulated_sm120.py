@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -72,8 +73,12 @@ def test_scale_bytes_at_the_ends(byte: int) -> None:
 
 def test_an_accumulator_of_fewer_bits_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """14 bits, as Hopper's FP8 keeps, are fewer than the float32 that is declared."""
-    gemm = emulated._gemm
-    monkeypatch.setattr(emulated, "_gemm", lambda *given: (gemm(*given).view(torch.int32) & ~0x3FF).view(torch.float32))
+    gemm = emulated.EmulatedSm120.gemm
+
+    def cut(*given: Any) -> torch.Tensor:
+        return (gemm(*given).view(torch.int32) & ~0x3FF).view(torch.float32)
+
+    monkeypatch.setattr(emulated.EmulatedSm120, "gemm", cut)
     scenario = dataclasses.replace(SCENARIO, shape=Shape(tokens=8, hidden=512, intermediate=512))
     assert Engine("emulated-sm120").check(scenario).verdict is Verdict.DIVERGES
 
