@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from difftest import cases, describe, preflight
-from difftest.events import CaseReplayed, Event, Handler
+from difftest.events import CaseExplained, CaseReplayed, Event, Handler
 from difftest.jsonl import JsonLines
 from difftest.options import OPTIONS, InvalidOption, Options
 from difftest.page import Page
@@ -52,6 +52,15 @@ Exit codes:
   1    the generator, the compiler or the linker failed; the message names the log
   2    a mistake in what was given: an option, a wheel, a patch that does not apply
   3    something needed is missing: the package, a compiler, a header
+"""
+
+
+EXPLAIN_EXIT_CODES = """\b
+Exit codes:
+  0  explained, or described where nothing known matches
+  1  the finding was not seen again
+  2  a file that is damaged, or written by a newer difftest
+  3  something needed is missing: the candidate cannot be found, or cannot run here
 """
 
 
@@ -290,6 +299,35 @@ def build_command(**given: Any) -> int:
     click.echo(f"{build.name}: {build.library}")
     click.echo(f"use it: --candidate cutlass@{build.name}")
     return AGREE
+
+
+@difftest.command(name="explain", epilog=EXPLAIN_EXIT_CODES)
+@click.argument("path", metavar="CASE", type=click.Path(path_type=Path))
+@_options("json")
+def explain_command(path: Path, json: str | None) -> int:
+    """Say what a saved case is due to: a rounding that is not declared, a known mistake, or where it is wrong.
+
+    The candidate is asked the case, and scenarios near it that tell what fits apart.
+    """
+    try:
+        case = cases.load(path)
+    except cases.InvalidCase as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        reason = preflight.missing(case.candidate)
+    except LookupError as error:
+        raise preflight.Missing(preflight.one_line(error)) from None
+    if reason is not None:
+        raise preflight.Missing(f"{case.candidate}: {reason}")
+    import oracles
+    from difftest.explain.explainer import Explainer
+
+    with _json_lines(Path(json) if json else None) as lines:
+        explanation = Explainer(oracles.get(case.candidate)).explain(case.outcome, case.worst)
+        if lines is not None:
+            lines(CaseExplained(path=path, explanation=explanation))
+    print_lines(Console(), describe.explained_lines(path, case.outcome, explanation))
+    return _json_code(lines, AGREE if explanation.reproduced else FINDINGS)
 
 
 @difftest.command(name="oracles")

@@ -62,17 +62,10 @@ def judge(output: torch.Tensor, enclosure: Enclosure, numerics: AnyNumerics) -> 
 
     The worst element of a kind is the one with the largest error minus radius.
     """
-    got, kinds = output.double(), enclosure.kinds
-    finite = got.isfinite()
-    must_be_finite = kinds == FINITE
-    compared = must_be_finite & finite
-    error = torch.where(compared, (got - enclosure.center).abs(), 0.0)
+    got = output.double()
+    compared, error, outside, lost, kept = _outside(got, enclosure)
     sharp = torch.where(compared, enclosure.sharp, torch.inf)
-    outside = error > sharp
     impossible = compared & (error > enclosure.hard)
-    lost = must_be_finite & ~finite
-    # Certainly non-finite, and certainly which one when a single bit is set.
-    kept = (kinds & FINITE == 0) & (kinds & _kind_of(got) == 0) & (finite | (kinds & (kinds - 1) == 0))
     stats, (n_outside, n_impossible, n_lost, n_kept) = _measure(
         enclosure, compared, error, sharp, [outside, impossible, lost, kept], numerics
     )
@@ -88,6 +81,26 @@ def judge(output: torch.Tensor, enclosure: Enclosure, numerics: AnyNumerics) -> 
         excess = torch.where(outside, error - sharp, -1.0)
         breaches.append(_breach("implausible", outside, n_outside, excess, got, enclosure, stats))
     return Judgement(breaches=tuple(breaches), stats=stats)
+
+
+def wrong(output: torch.Tensor, enclosure: Enclosure) -> torch.Tensor:
+    """bool [M, H]: elements of `output` that `enclosure` does not allow, its sharp radius included."""
+    _, _, outside, lost, kept = _outside(output.double(), enclosure)
+    return outside | lost | kept
+
+
+def _outside(got: torch.Tensor, enclosure: Enclosure) -> tuple[torch.Tensor, ...]:
+    """(compared, error, outside, lost, kept), each [M, H]: where numbers are compared, by how much they are off (0
+    elsewhere), which are outside of the sharp radius, which are not finite and must be, and the other way round."""
+    kinds, finite = enclosure.kinds, got.isfinite()
+    must_be_finite = kinds == FINITE
+    compared = must_be_finite & finite
+    error = torch.where(compared, (got - enclosure.center).abs(), 0.0)
+    outside = compared & (error > enclosure.sharp)
+    lost = must_be_finite & ~finite
+    # Certainly non-finite, and certainly which one when a single bit is set.
+    kept = (kinds & FINITE == 0) & (kinds & _kind_of(got) == 0) & (finite | (kinds & (kinds - 1) == 0))
+    return compared, error, outside, lost, kept
 
 
 def pair(first: Enclosure, output: torch.Tensor, second: Enclosure) -> Enclosure:

@@ -13,7 +13,8 @@ from typing import Any
 
 from difftest.cases import Case
 from difftest.events import CaseNotSaved, JournalLost
-from difftest.findings import Finding, Summary
+from difftest.explain.explanation import Explanation
+from difftest.findings import Finding, Mistake, Summary, mistakes
 from difftest.options import Options
 from difftest.outcome import ROUTING_KINDS, Outcome, Verdict, Worst
 from strategies.plain import AnyScenario
@@ -163,6 +164,8 @@ def finding_lines(finding: Finding, options: Options) -> list[str]:
         lines.append(f"  worst seen     {element_line(worst.worst, worst.kind)}, in scenario {digest}")
     if smallest.rate is not None:
         lines.append(f"  how often      {smallest.rate}")
+    if finding.explanation is not None:
+        lines += explanation_lines(finding.explanation)
     runs = finding.shrink_runs_hypothesis + finding.shrink_runs_reducer
     lines.append(f"  seen in        {count(finding.seen, 'scenario')}; shrunk in {count(runs, 'run')}")
     if finding.case_path is None:
@@ -170,9 +173,34 @@ def finding_lines(finding: Finding, options: Options) -> list[str]:
     return [*lines, f"  case           {finding.case_path}", f"  Reproduce with: {replay_command(finding.case_path)}"]
 
 
+def explanation_lines(explanation: Explanation) -> list[str]:
+    """What a finding is due to, where it is wrong, and what the smallest scenario needs."""
+    lines = [f"  explanation    {explanation.headline}"]
+    if explanation.bad_set:
+        lines.append(f"  where          {explanation.bad_set}")
+    if explanation.needs:
+        lines.append(f"  needs          {', '.join(explanation.needs)}")
+    return lines
+
+
+def explained_lines(path: object, finding: Outcome, explanation: Explanation) -> list[str]:
+    """The answer of `difftest explain`."""
+    lines = [f"{path}: {outcome_title(finding)}", f"  smallest       {scenario_line(finding.scenario)}"]
+    lines += explanation_lines(explanation)
+    if explanation.refuted:
+        lines.append(f"  ruled out      {', '.join(explanation.refuted)}: they fit the case alone")
+    return [*lines, f"  asked          {count(explanation.asked, 'further scenario')}"]
+
+
+def mistake_title(mistake: Mistake) -> str:
+    """What several findings have in common."""
+    return f"one mistake, {count(len(mistake.findings), 'bucket')}: {mistake.match}"
+
+
 def short_finding_lines(finding: Finding, options: Options) -> list[str]:
     """A finding whose full report stands elsewhere: what failed, and how to reproduce it."""
-    return [outcome_line(finding.smallest), finding_lines(finding, options)[-1]]
+    explained = [] if finding.explanation is None else explanation_lines(finding.explanation)[:1]
+    return [outcome_line(finding.smallest), *explained, finding_lines(finding, options)[-1]]
 
 
 def header_lines(options: Options) -> list[str]:
@@ -233,7 +261,8 @@ def exit_reason(summary: Summary) -> str:
     if summary.exit_code == 1:
         parts = []
         if summary.findings:
-            parts.append(count(len(summary.findings), "finding"))
+            found, causes = len(summary.findings), len(mistakes(summary.findings))
+            parts.append(count(found, "finding") + (f" of {count(causes, 'mistake')}" if causes < found else ""))
         if summary.ledger_failures:
             parts.append(f"{count(len(summary.ledger_failures), 'case')} not as the ledger says")
         return " and ".join(parts)

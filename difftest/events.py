@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from difftest.cases import Case
+from difftest.explain.explanation import Explanation
 from difftest.findings import Finding, Summary
 from difftest.options import Options
 from difftest.outcome import Bucket, Outcome
@@ -40,6 +41,14 @@ class CaseReplayed:
     """A case of the ledger was run again."""
 
     replay: Replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseExplained:
+    """It was looked into what the case at `path` is due to."""
+
+    path: Path
+    explanation: Explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +147,7 @@ class RunFinished:
 Event = (
     RunStarted
     | CaseReplayed
+    | CaseExplained
     | ScenarioFinished
     | FindingFound
     | ShrinkStarted

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from difftest.explain.explanation import Explanation, Match
 from difftest.outcome import Bucket, Outcome, Verdict
 
 _T = TypeVar("_T")
@@ -22,6 +23,7 @@ class Finding:
     shrink_runs_hypothesis, shrink_runs_reducer: real runs (memoised ones are free) that each stage took.
     fixed_point: no single step of the reducer makes `smallest` simpler (else the budget ended first).
     case_path: where it was saved; None when that failed, and the event `CaseNotSaved` then held the case.
+    explanation: None where the candidate could not be asked any more.
     """
 
     bucket: Bucket
@@ -33,6 +35,7 @@ class Finding:
     shrink_runs_reducer: int
     fixed_point: bool
     case_path: Path | None
+    explanation: Explanation | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,17 +47,51 @@ class Finding:
             "shrink_runs_reducer": self.shrink_runs_reducer,
             "fixed_point": self.fixed_point,
             "case_path": None if self.case_path is None else str(self.case_path),
+            "explanation": None if self.explanation is None else self.explanation.to_json(),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         smallest, path = Outcome.from_json(data["smallest"]), data["case_path"]
+        explanation = data["explanation"]
         converted = {
             "smallest": smallest,
             "worst": Outcome.from_json(data["worst"]),
             "case_path": None if path is None else Path(path),
+            "explanation": None if explanation is None else Explanation.from_json(explanation),
         }
         return cls(**{**data, **converted}, bucket=smallest.bucket)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Findings that one explanation covers, in the order in which they came. match: None where nothing matches."""
+
+    match: Match | None
+    findings: tuple[Finding, ...]
+
+
+def mistakes(findings: Iterable[Finding]) -> list[Mistake]:
+    """The findings by what explains them: the match that covers the most first, then the most of the rest.
+
+    A finding that nothing matches is a mistake of its own.
+    """
+    left, found = list(findings), []
+    while left:
+        first = left[0]
+        covered: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+        matches: dict[tuple[str, str], Match] = {}
+        for finding in left:
+            for match in finding.explanation.matches if finding.explanation else ():
+                covered[finding.bucket.oracle, str(match)].append(finding)
+                matches.setdefault((finding.bucket.oracle, str(match)), match)
+        best = max(covered, key=lambda key: len(covered[key]), default=None)
+        if best is None:
+            found.append(Mistake(None, (first,)))
+        else:
+            found.append(Mistake(matches[best], tuple(covered[best])))
+        left = [finding for finding in left if finding not in found[-1].findings]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

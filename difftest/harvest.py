@@ -12,12 +12,14 @@ from difftest.cases import AppliesTo, Case, Found
 from difftest.causes import explains
 from difftest.claims import Claims
 from difftest.events import Handler, Stage
+from difftest.explain.explanation import Explanation
 from difftest.findings import Finding
 from difftest.fingerprint import Fingerprint
+from difftest.judges import Judge
 from difftest.ledger import Ledger
 from difftest.options import Options
 from difftest.outcome import Bucket, Outcome
-from difftest.shrink import Checker, Shrinker, Shrunk, magnitude
+from difftest.shrink import Shrinker, Shrunk, magnitude
 from difftest.stream import Stream
 from strategies.plain import AnyScenario
 
@@ -42,6 +44,7 @@ class _Draft:
     first: _Sighting
     smallest: Outcome
     worst: Outcome
+    explanation: Explanation | None = None
     path: Path | None = None
 
 
@@ -100,7 +103,7 @@ class Harvest:
             if bucket not in self._drafts:
                 self._drafts[bucket] = self._draft(sighting)
 
-    def shrink(self, judges: Mapping[str, Checker], stream: Callable[[int], Stream]) -> None:
+    def shrink(self, judges: Mapping[str, Judge], stream: Callable[[int], Stream]) -> None:
         """Shrink each new bucket on its own, the comparison with the reference first, and save it as it gets simpler.
 
         A sighting that the simplest form does not cover is shrunk on its own too: it may be another mistake.
@@ -119,7 +122,7 @@ class Harvest:
                 last = len(forms) == FORMS
                 judge = judges[bucket.oracle]
                 same = [s for s in sightings if last or s is draft.first or explains(form, s.finding, judge)]
-                self._finish(draft, shrunk, same)
+                self._finish(draft, shrunk, same, judge)
 
     def end_unshrunk(self) -> None:
         """Finish what is left as it is: the user wants no more runs."""
@@ -132,7 +135,7 @@ class Harvest:
                 self._finish(draft, as_is, sightings)
 
     def _shrink(
-        self, draft: _Draft, judge: Checker, stream: Callable[[int], Stream], forms: list[AnyScenario]
+        self, draft: _Draft, judge: Judge, stream: Callable[[int], Stream], forms: list[AnyScenario]
     ) -> Shrunk:
         first, shard = draft.first.finding, draft.first.shard
         bucket = first.bucket
@@ -148,12 +151,15 @@ class Harvest:
         hints = [finding.smallest.scenario for finding in self.findings if finding.bucket.oracle == bucket.oracle]
         return shrinker.shrink(None if shard is None else stream(shard), hints=hints)
 
-    def _finish(self, draft: _Draft, shrunk: Shrunk, same: list[_Sighting]) -> None:
+    def _finish(self, draft: _Draft, shrunk: Shrunk, same: list[_Sighting], judge: Judge | None = None) -> None:
+        """End with the case as it is, explained where there is a judge to ask."""
         bucket = draft.smallest.bucket
-        self._sightings[bucket] = [sighting for sighting in self._sightings[bucket] if sighting not in same]
-        del self._drafts[bucket]
         draft.smallest = shrunk.smallest
         draft.worst = max(shrunk.worst, *(sighting.finding for sighting in same), key=magnitude)
+        if judge is not None:
+            draft.explanation = judge.explain(draft.smallest, draft.worst)
+        self._sightings[bucket] = [sighting for sighting in self._sightings[bucket] if sighting not in same]
+        del self._drafts[bucket]
         self._save(draft, last=True)
         finding = Finding(
             bucket=bucket,
@@ -164,6 +170,7 @@ class Harvest:
             shrink_runs_hypothesis=shrunk.runs_hypothesis,
             shrink_runs_reducer=shrunk.runs_reducer,
             fixed_point=shrunk.fixed_point,
+            explanation=draft.explanation,
             case_path=draft.path,
         )
         self.findings.append(finding)
@@ -183,6 +190,7 @@ class Harvest:
             worst=draft.worst,
             environment=here,
             applies_to=AppliesTo(arch=(here.arch,)),
+            explanation=None if draft.explanation is None else str(draft.explanation),
             found=found,
         )
         path = draft.path or cases.new_path(self._options.cases, case)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import oracles
 from difftest.apart import Apart
 from difftest.engine import Engine
+from difftest.explain.explainer import Explainer, unasked
+from difftest.explain.explanation import Explanation
 from difftest.journal import Journal, JournalError
 from difftest.outcome import Outcome
+from oracles.base import capability_of
 from strategies.plain import AnyScenario
 
 
@@ -40,6 +44,13 @@ class Judge:
             self._lost_journal(error)
             self._renew(Engine(self._candidate, self._reference))
             return self._engine.check(scenario, checks=checks)
+
+    def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
+        """What the finding is due to, asking the candidate where that can be done in this process."""
+        candidate = oracles.get(self._candidate)
+        if self._apart is not None:
+            return unasked(smallest, capability_of(candidate))
+        return Explainer(candidate).explain(smallest, worst)
 
     def isolate(self) -> None:
         """From now on run the candidate in a process apart."""

@@ -31,7 +31,7 @@ from difftest.events import (
     ShrinkProgressed,
     ShrinkStarted,
 )
-from difftest.findings import Summary
+from difftest.findings import Summary, mistakes
 from difftest.options import Options
 from difftest.outcome import Verdict
 from difftest.replay import Replay, ReplayStatus
@@ -154,9 +154,14 @@ class Terminal:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _finish(self, summary: Summary) -> None:
-        for number, finding in enumerate(summary.findings, 1):
-            self._print(["", f"FINDING {number} of {len(summary.findings)}"], "bold red")
-            self._print(describe.finding_lines(finding, self._options))
+        number = 0
+        for mistake in mistakes(summary.findings):
+            if len(mistake.findings) > 1:
+                self._print(["", f"MISTAKE: {describe.mistake_title(mistake)}"], "bold red")
+            for finding in mistake.findings:
+                number += 1
+                self._print(["", f"FINDING {number} of {len(summary.findings)}"], "bold red")
+                self._print(describe.finding_lines(finding, self._options))
         self._print(["", "SUMMARY"], "bold")
         self._print(describe.summary_lines(summary, self._options))
 

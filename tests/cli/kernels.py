@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+import torch
+
 from oracles.grouped_mm import GroupedMM
 from oracles.numerics import Numerics
 
@@ -85,3 +87,15 @@ class Loose(GroupedMM):
     """Declares other roundings."""
 
     numerics = dataclasses.replace(Numerics(), gemm1_output="float32")
+
+
+class Swapped(Right):
+    """Reads the halves of w13 as [up; gate]."""
+
+    capability = dataclasses.replace(GroupedMM.capability, expert_parallel=False, biases=False)
+
+    def prepare(self, problem):
+        halves = {name: getattr(problem, name).chunk(2, dim=1) for name in ("w13", "w13_scale")}
+        return super().prepare(
+            dataclasses.replace(problem, **{name: torch.cat((up, gate), dim=1) for name, (gate, up) in halves.items()})
+        )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from difftest.cases import Case, Found
+from difftest.explain.explanation import Explanation
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Agreement, Outcome, Rate, Verdict, Worst
 from strategies import Parallel, Scenario, Shape
@@ -91,3 +92,6 @@ class FakeEngine:
             self.runs += 1
             self._memo[key] = self._answer(scenario)
         return self._memo[key]
+
+    def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:  # noqa: ARG002
+        return Explanation(suspected="layout", bad_set=f"{smallest.scenario.shape.tokens} rows")
