@@ -39,12 +39,16 @@ def needs(scenario: Scenario, capability: Capability) -> list[Need]:
 def _execution(scenario: Scenario) -> Iterator[Need]:
     execution = scenario.execution
     if execution.mode == "graph":
-        replays = f", replayed {execution.replays} times more" if execution.replays else ""
+        replays = f", replayed with other {', '.join(execution.replays)}" if execution.replays else ""
         yield Need(f"a captured graph{replays}", "execution")
     if execution.tactic:
         yield Need(f"tactic {execution.tactic}", "execution")
+    for name in ("pdl", "fused_finalize"):
+        if getattr(execution, name) is not None:
+            yield Need(f"{name} {'on' if getattr(execution, name) else 'off'}", "execution")
     if execution.padding:
-        yield Need("rows that pad the batch", "execution")
+        routed = "routed " if execution.padding_rows != "masked" else ""
+        yield Need(f"{routed}rows that pad the batch", "execution")
     if execution.poison:
         yield Need(f"memory full of byte {execution.poison:#04x}", "memory")
 

@@ -111,7 +111,7 @@ class RoundsTheOutputTwice(Reference):
 
 
 def test_an_output_that_is_rounded_twice():
-    scenario = replace(SMALL, shape=replace(SMALL.shape, tokens=8, hidden=512))
+    scenario = replace(SMALL, shape=replace(SMALL.shape, tokens=6, hidden=256))
     assert explained(RoundsTheOutputTwice(), scenario).matches[0].name == "output=float16"
 
 
