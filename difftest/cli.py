@@ -319,15 +319,15 @@ def explain_command(path: Path, json: str | None) -> int:
         raise preflight.Missing(preflight.one_line(error)) from None
     if reason is not None:
         raise preflight.Missing(f"{case.candidate}: {reason}")
-    import oracles
-    from difftest.explain.explainer import Explainer
+    from difftest.explain.explainer import explain
+    from oracles import base
 
     with _json_lines(Path(json) if json else None) as lines:
-        explanation = Explainer(oracles.get(case.candidate)).explain(case.outcome, case.worst)
+        explanation = explain(base.find(case.candidate), case.outcome, case.worst)
         if lines is not None:
             lines(CaseExplained(path=path, explanation=explanation))
     print_lines(Console(), describe.explained_lines(path, case.outcome, explanation))
-    return _json_code(lines, AGREE if explanation.reproduced else FINDINGS)
+    return _written_code(AGREE if explanation.reproduced else FINDINGS, lines)
 
 
 @difftest.command(name="oracles")

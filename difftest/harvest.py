@@ -134,9 +134,7 @@ class Harvest:
                 )
                 self._finish(draft, as_is, sightings)
 
-    def _shrink(
-        self, draft: _Draft, judge: Judge, stream: Callable[[int], Stream], forms: list[AnyScenario]
-    ) -> Shrunk:
+    def _shrink(self, draft: _Draft, judge: Judge, stream: Callable[[int], Stream], forms: list[AnyScenario]) -> Shrunk:
         first, shard = draft.first.finding, draft.first.shard
         bucket = first.bucket
         self._emit(events.ShrinkStarted(bucket=bucket, outcome=first))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import oracles
 from difftest.apart import Apart
 from difftest.engine import Engine
-from difftest.explain.explainer import Explainer, unasked
+from difftest.explain.explainer import explain
 from difftest.explain.explanation import Explanation
 from difftest.journal import Journal, JournalError
 from difftest.outcome import Outcome
-from oracles.base import capability_of
+from oracles import base
 from strategies.plain import AnyScenario
 
 
@@ -47,10 +46,7 @@ class Judge:
 
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
         """What the finding is due to, asking the candidate where that can be done in this process."""
-        candidate = oracles.get(self._candidate)
-        if self._apart is not None:
-            return unasked(smallest, capability_of(candidate))
-        return Explainer(candidate).explain(smallest, worst)
+        return explain(base.find(self._candidate), smallest, worst, asks=self._apart is None)
 
     def isolate(self) -> None:
         """From now on run the candidate in a process apart."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Iterator, Mapping
 
 from difftest.compare import wrong
@@ -14,7 +15,7 @@ from difftest.explain.hypotheses import Standing, hypotheses, likeliest
 from difftest.explain.needs import needs
 from difftest.explain.suspicion import suspect
 from difftest.outcome import Outcome, Verdict
-from oracles.base import Oracle, capability_of
+from oracles.base import AnyOracle, Oracle
 from oracles.faults import FAULTS, Fault
 from strategies.capability import Capability
 from strategies.scenario import Scenario
@@ -33,9 +34,23 @@ FATAL = frozenset({Verdict.CRASHED, Verdict.HUNG})
 """Verdicts of candidates that are not asked again: they would take this process with them."""
 
 
-def unasked(smallest: Outcome, capability: Capability) -> Explanation:
-    """What the smallest scenario alone tells of a finding. capability: the candidate's."""
-    needed = needs(smallest.scenario, capability)
+def explain(candidate: AnyOracle, smallest: Outcome, worst: Outcome, *, asks: bool = True) -> Explanation:
+    """What a finding is due to, whose simplest form is `smallest`; `worst` is the one with the largest error.
+
+    asks: whether the candidate can be asked again in this process. Without that, and of a router, only what the
+    smallest scenario says is told.
+    """
+    layer = isinstance(smallest.scenario, Scenario) and isinstance(worst.scenario, Scenario)
+    if not asks or not layer or smallest.verdict in FATAL:
+        return unasked(smallest)
+    return Explainer(typing.cast(Oracle, candidate)).explain(smallest, worst)
+
+
+def unasked(smallest: Outcome) -> Explanation:
+    """What the smallest scenario alone tells of a finding."""
+    if not isinstance(smallest.scenario, Scenario):
+        return Explanation(suspected="routing")
+    needed = needs(smallest.scenario, Capability())
     return Explanation(needs=tuple(need.words for need in needed), suspected=suspect(smallest, None, needed))
 
 
@@ -44,17 +59,16 @@ class Explainer:
 
     def __init__(self, candidate: Oracle, *, device: str = "cpu", faults: Mapping[str, Fault] = FAULTS) -> None:
         self._candidate = candidate
+        self._capability: Capability = getattr(candidate, "capability", None) or Capability()
         self._device = device
         self._faults = faults
 
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
         """Explain the finding, whose simplest form is `smallest`; `worst` is the one with the largest error."""
-        if smallest.verdict in FATAL:
-            return unasked(smallest, capability_of(self._candidate))
-        bucket = smallest.bucket
-        needed = needs(smallest.scenario, capability_of(self._candidate))
+        case, bucket = _layer(smallest), smallest.bucket
+        needed = needs(case, self._capability)
         words = tuple(need.words for need in needed)
-        mine = self._ask(smallest.scenario, smallest)
+        mine = self._ask(case, smallest)
         if mine is None or not mine.shows(bucket):
             return Explanation(needs=words, suspected="execution", reproduced=False)
         fits = ((guess, guess.fit(mine, bucket)) for guess in hypotheses(mine, bucket, self._faults, self._device))
@@ -98,11 +112,16 @@ class Explainer:
     def _elsewhere(self, smallest: Outcome, worst: Outcome) -> Iterator[Scenario]:
         """The worst scenario, and some near the smallest."""
         if worst.scenario != smallest.scenario:
-            yield worst.scenario
-        yield from further(smallest.scenario, capability_of(self._candidate), FURTHER)
+            yield _layer(worst)
+        yield from further(_layer(smallest), self._capability, FURTHER)
 
     def _bad_set(self, seen: list[Answers]) -> str:
         """Where the breach is, in the words that hold in most of what the candidate was asked."""
         first = [(answers.exchanges[0], answers.enclosed(0)) for answers in seen if answers.exchanges]
         looked = [(wrong(exchange.output, right), right, exchange.problem) for exchange, right in first]
         return describe([one for one in looked if bool(one[0].any())])
+
+
+def _layer(outcome: Outcome) -> Scenario:
+    assert isinstance(outcome.scenario, Scenario)  # routers are not explained
+    return outcome.scenario

@@ -12,6 +12,7 @@ from difftest.refit import replaced
 from difftest.stream import ROUND, Stream
 from strategies import scenarios
 from strategies.capability import Capability
+from strategies.plain import AnyScenario
 from strategies.scenario import Scenario
 
 _PARTS = (
@@ -38,9 +39,10 @@ def further(case: Scenario, capability: Capability, count: int) -> Iterator[Scen
     seed, strategy = int(case.digest, 16), scenarios(capability, profile="quick")
     source, seen = random.Random(seed), {case}
     for shard in range(2 * count // ROUND):
-        drawn: list[Scenario] = []
+        drawn: list[AnyScenario] = []
         Stream(strategy, base_seed=seed, shard=shard, count=ROUND).each(drawn.append)
         for number, other in enumerate(drawn):
+            assert isinstance(other, Scenario)  # the strategy gives no other
             for crossed in _crossed(case, other, SHARES[number % len(SHARES)], source):
                 if crossed not in seen and len(seen) <= count and _is_small(crossed):
                     seen.add(crossed)
