@@ -76,7 +76,7 @@ class Harvest:
         self.elsewhere: Counter[str] = Counter()
         self.findings: list[Finding] = []
 
-    def collect(self, finding: Outcome, shard: int | None, scenarios_before: int, judge: Checker | None = None) -> None:
+    def collect(self, finding: Outcome, shard: int | None, scenarios_before: int, judge: Judge | None = None) -> None:
         """Take a finding in: count it if it is known, else save it, as the process may end before it is shrunk.
 
         Where it is known in part, what is left of it without the known part is taken in instead.

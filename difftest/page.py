@@ -140,7 +140,7 @@ def _finding(finding: Finding, options: Options) -> dict[str, Any]:
         "scenario": describe.scenario_line(smallest.scenario),
         "element": None if smallest.worst is None else describe.element_line(smallest.worst, smallest.kind),
         "heat": smallest.heat,
-        "explanation": None,
+        "explanation": None if finding.explanation is None else str(finding.explanation),
         "seen": finding.seen,
         "runs": finding.shrink_runs_hypothesis + finding.shrink_runs_reducer,
         "command": describe.short_finding_lines(finding, options)[-1].strip().removeprefix("Reproduce with: "),
