@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -31,6 +32,10 @@ def _ready() -> None:
 
 def _run(scenario: AnyScenario, checks: Collection[str]) -> Outcome:
     return _process.run(scenario, checks)
+
+
+def _ballot(scenario: AnyScenario, path: Path) -> bool:
+    return _process.ballot(scenario, path)
 
 
 class Apart:
@@ -67,6 +72,16 @@ class Apart:
         except BrokenProcessPool:
             raise RuntimeError(f"{self.candidate}: the process to run it apart ends before it runs anything") from None
         return pool
+
+    def ballot(self, scenario: AnyScenario, path: Path) -> bool:
+        """See `InProcess.ballot`. A process that ends over it has no vote."""
+        if self._pool is None:
+            self._pool = self._started()
+        try:
+            return self._pool.submit(_ballot, scenario, path).result()
+        except BrokenProcessPool:
+            self.close()
+            return False
 
     def close(self) -> None:
         """End the process."""

@@ -17,6 +17,7 @@ from hypothesis.strategies import SearchStrategy
 
 import oracles
 from difftest import cases, events, fingerprint
+from difftest.ballots import Poll
 from difftest.claims import Claims
 from difftest.events import Handler
 from difftest.findings import Summary
@@ -28,6 +29,7 @@ from difftest.options import PROFILES, Options, shards_of, share_of
 from difftest.outcome import Verdict
 from difftest.stream import Stream
 from oracles.base import AnyCapability, AnyOracle, capability_of, missing_of
+from oracles.reference import Reference
 from strategies import router_scenarios, scenarios
 from strategies.capability import Capability
 from strategies.plain import AnyScenario
@@ -122,7 +124,7 @@ class _Campaign:
         self.missing = {spec: reason for spec, reason in lacking.items() if reason is not None}
         environment = functools.cache(lambda spec: fingerprint.take(self._oracles[spec]))
         self._ledger = Ledger(known, self._oracles, options.reference, environment)
-        self.harvest = Harvest(options, emit, claims, self._ledger, environment)
+        self.harvest = Harvest(options, emit, claims, self._ledger, environment, lambda found: self._poll.votes(found))
         self.judges = {
             spec: Judge(spec, options.reference, journal, self._lost_journal)
             for spec in self._oracles
@@ -130,6 +132,9 @@ class _Campaign:
         }
         for spec in crashing(options.cases) & self.judges.keys():  # also what another shard has just found
             self.judges[spec].isolate()
+        # Radii are those of the recipe: with another oracle as the reference, nothing follows from its agreement.
+        by_recipe = isinstance(oracles.find(options.reference), Reference)
+        self._poll = Poll({spec: judge.ballot for spec, judge in self.judges.items()} if by_recipe else {})
         # Drawn for those that can run: what only a missing one could do would be unsupported by all others.
         able = [capability_of(self._oracles[spec]) for spec in self.judges]
         self._capability = functools.reduce(_union, able) if able else Capability()
@@ -186,6 +191,7 @@ class _Campaign:
                 self._unsupported[spec][outcome.reason] += 1
             if outcome.stats is not None:
                 self._one_offs += outcome.stats.one_offs
+        self._poll.count(outcomes)
         self._emit(events.ScenarioFinished(shard=shard, scenario=scenario, outcomes=outcomes, seconds=seconds))
         for judge, outcome in zip(self.judges.values(), outcomes, strict=True):
             for finding in outcome.findings:
@@ -202,6 +208,7 @@ class _Campaign:
             verdicts=self._verdicts,
             unsupported=self._unsupported,
             one_offs=self._one_offs,
+            pairs=self._poll.pairs,
             known=self.harvest.known,
             elsewhere=self.harvest.elsewhere,
             findings=tuple(self.harvest.findings),

@@ -17,7 +17,7 @@ from oracles.enclosure import ANY, FINITE, LAMBDA, NAN, NEG_INF, POS_INF, RADIUS
 
 # Half an ulp of float64 for each of a radius's terms: |a - b| <= r_a + r_b holds for the exact numbers, and both
 # sides are rounded when they are computed. A radius of 0 stays 0.
-_ROUNDED = 1 + 2.0**-50
+ROUNDED = 1 + 2.0**-50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +134,8 @@ def _around(first: Enclosure, output: torch.Tensor, second: Enclosure) -> Enclos
     comparable = (first.kinds == FINITE) & (second.kinds == FINITE) & other.isfinite()
     return Enclosure(
         center=other,
-        hard=torch.where(comparable, (first.hard + second.hard + apart) * _ROUNDED, 0.0),
-        sharp=torch.where(comparable, (first.sharp + second.sharp + apart) * _ROUNDED, 0.0),
+        hard=torch.where(comparable, (first.hard + second.hard + apart) * ROUNDED, 0.0),
+        sharp=torch.where(comparable, (first.sharp + second.sharp + apart) * ROUNDED, 0.0),
         kinds=torch.where(comparable, FINITE, ANY).to(torch.uint8),
     )
 

@@ -17,6 +17,7 @@ from difftest.explain.explanation import Explanation
 from difftest.findings import Finding, Mistake, Summary, mistakes
 from difftest.options import Options
 from difftest.outcome import ROUTING_KINDS, Outcome, Verdict, Worst
+from difftest.votes import AGREE, DIFFER, UNASKED, Pairs, Votes
 from strategies.plain import AnyScenario
 from strategies.router import RouterScenario
 from strategies.scenario import Scenario
@@ -166,6 +167,8 @@ def finding_lines(finding: Finding, options: Options) -> list[str]:
         lines.append(f"  how often      {smallest.rate}")
     if finding.explanation is not None:
         lines += explanation_lines(finding.explanation)
+    if finding.votes is not None:
+        lines.append(f"  votes          {votes_line(finding.votes)}")
     runs = finding.shrink_runs_hypothesis + finding.shrink_runs_reducer
     lines.append(f"  seen in        {count(finding.seen, 'scenario')}; shrunk in {count(runs, 'run')}")
     if finding.case_path is None:
@@ -197,6 +200,49 @@ def mistake_title(mistake: Mistake) -> str:
     return f"one mistake, {count(len(mistake.findings), 'bucket')}: {mistake.match}"
 
 
+def votes_line(votes: Votes) -> str:
+    """Who stands alone: what the other candidates say of a finding."""
+    right, wrong = _names(votes.against), _names(votes.beside)
+    if votes.alone:
+        parts = [f"stands alone: {right} {_agree(votes.against)} with the reference"]
+    elif votes.beside:
+        others = f"{right} and the reference" if votes.against else "the reference alone"
+        parts = [f"{wrong} {_agree(votes.beside)} with it, against {others}"]
+    else:
+        parts = ["no other candidate decides"]
+    if votes.undecided:
+        parts.append(f"{_names(votes.undecided)} cannot tell, the radius holds both")
+    if votes.apart:
+        parts.append(f"{_names(votes.apart)} {_agree(votes.apart)} with neither")
+    if votes.silent:
+        parts.append(f"no answer from {_names(votes.silent)}")
+    return "; ".join(parts)
+
+
+def _agree(names: Sequence[str]) -> str:
+    return "agrees" if len(names) == 1 else "agree"
+
+
+def _names(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def pair_lines(pairs: Pairs) -> list[str]:
+    """How often each two candidates agreed, as a table."""
+    if not pairs.counts:
+        return []
+    width = max(len(name) for names in pairs.counts for name in names)
+    lines = ["pairwise agreement, of the scenarios that both answered:"]
+    for (first, second), counts in pairs.counts.items():
+        agreed, differed, unasked = (counts[result] for result in (AGREE, DIFFER, UNASKED))
+        parts = [f"{agreed} of {agreed + differed} agree"]
+        parts += [f"{differed} differ"] if differed else []
+        parts += [f"{unasked} not looked into"] if unasked else []
+        lines.append(f"  {first:{width}}  {second:{width}}  {', '.join(parts)}")
+    return lines
+
+
 def short_finding_lines(finding: Finding, options: Options) -> list[str]:
     """A finding whose full report stands elsewhere: what failed, and how to reproduce it."""
     explained = [] if finding.explanation is None else explanation_lines(finding.explanation)[:1]
@@ -225,6 +271,7 @@ def summary_lines(summary: Summary, options: Options) -> list[str]:
             lines.append(f"  unsupported: {reason}: {number} ({number / total:.1%})")
     if summary.one_offs:
         lines.append(f"one-offs: {summary.one_offs} (outside the sharp radius once, not again in three redraws)")
+    lines += pair_lines(summary.pairs)
     lines += [f"known: {path}: {count(number, 'scenario')}" for path, number in summary.known.most_common()]
     reported = {str(finding.bucket) for finding in summary.findings}
     for bucket, number in summary.elsewhere.most_common():

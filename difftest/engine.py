@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection
+from pathlib import Path
 from typing import Protocol
 
 from difftest.checks import CHECKS
@@ -31,6 +32,9 @@ class Executor(Protocol):
     reference: str
     spans: Spans
     tally: Counter[tuple[str, str]]
+
+    def ballot(self, scenario: AnyScenario, path: Path) -> bool:
+        """Write the candidate's ballot on `scenario` (`difftest.ballots`); False when it does not answer it."""
 
     def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """Compare the candidate with the reference, and run those of the reference-free `checks` that apply."""

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from difftest.explain.explanation import Explanation, Match
 from difftest.outcome import Bucket, Outcome, Verdict
+from difftest.votes import Pairs, Votes
 
 _T = TypeVar("_T")
 
@@ -24,6 +25,7 @@ class Finding:
     fixed_point: no single step of the reducer makes `smallest` simpler (else the budget ended first).
     case_path: where it was saved; None when that failed, and the event `CaseNotSaved` then held the case.
     explanation: None where the candidate could not be asked any more.
+    votes: the other candidates on `smallest`; None without any, or when it is not about an answer.
     """
 
     bucket: Bucket
@@ -36,6 +38,7 @@ class Finding:
     fixed_point: bool
     case_path: Path | None
     explanation: Explanation | None = None
+    votes: Votes | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -48,17 +51,20 @@ class Finding:
             "fixed_point": self.fixed_point,
             "case_path": None if self.case_path is None else str(self.case_path),
             "explanation": None if self.explanation is None else self.explanation.to_json(),
+            "votes": None if self.votes is None else self.votes.to_json(),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         smallest, path = Outcome.from_json(data["smallest"]), data["case_path"]
         explanation = data["explanation"]
+        votes = data["votes"]
         converted = {
             "smallest": smallest,
             "worst": Outcome.from_json(data["worst"]),
             "case_path": None if path is None else Path(path),
             "explanation": None if explanation is None else Explanation.from_json(explanation),
+            "votes": None if votes is None else Votes.from_json(votes),
         }
         return cls(**{**data, **converted}, bucket=smallest.bucket)
 
@@ -99,17 +105,18 @@ class Summary:
     """A run, or a shard of it; `+` joins parts.
 
     scenarios: distinct ones drawn. verdicts: by candidate, how many scenarios had each. unsupported: by candidate,
-    scenarios by the oracle's reason. one_offs: elements outside the sharp radius once,
-    which redraws did not repeat. known: scenarios by open case of the ledger that explains them (its file name).
-    elsewhere: scenarios by bucket (its slug) that another shard reports. replays: cases by their replay's status.
-    ledger_failures: one line for each replayed case that is not as the ledger says. missing: candidates that cannot
-    run here and why. required: those of them that --require names.
+    scenarios by the oracle's reason. one_offs: elements outside the sharp radius once, which redraws did not repeat.
+    pairs: how often each two candidates agreed. known: scenarios by open case of the ledger that explains them (its
+    file name). elsewhere: scenarios by bucket (its slug) that another shard reports. replays: cases by their replay's
+    status. ledger_failures: one line for each replayed case that is not as the ledger says. missing: candidates that
+    cannot run here and why. required: those of them that --require names.
     """
 
     scenarios: int = 0
     verdicts: Mapping[str, Counter[Verdict]] = field(default_factory=dict)
     unsupported: Mapping[str, Counter[str]] = field(default_factory=dict)
     one_offs: int = 0
+    pairs: Pairs = field(default_factory=Pairs)
     known: Counter[str] = field(default_factory=Counter)
     elsewhere: Counter[str] = field(default_factory=Counter)
     findings: tuple[Finding, ...] = ()
@@ -125,6 +132,7 @@ class Summary:
             verdicts=_joined(self.verdicts, other.verdicts),
             unsupported=_joined(self.unsupported, other.unsupported),
             one_offs=self.one_offs + other.one_offs,
+            pairs=self.pairs + other.pairs,
             known=self.known + other.known,
             elsewhere=self.elsewhere + other.elsewhere,
             findings=self.findings + other.findings,
@@ -148,6 +156,7 @@ class Summary:
             "verdicts": {name: {str(v): n for v, n in counts.items()} for name, counts in self.verdicts.items()},
             "unsupported": {name: dict(counts) for name, counts in self.unsupported.items()},
             "one_offs": self.one_offs,
+            "pairs": self.pairs.to_json(),
             "known": dict(self.known),
             "elsewhere": dict(self.elsewhere),
             "findings": [finding.to_json() for finding in self.findings],
@@ -166,6 +175,7 @@ class Summary:
             verdicts=verdicts,
             unsupported={name: Counter(counts) for name, counts in data["unsupported"].items()},
             one_offs=data["one_offs"],
+            pairs=Pairs.from_json(data["pairs"]),
             known=Counter(data["known"]),
             elsewhere=Counter(data["elsewhere"]),
             findings=tuple(Finding.from_json(finding) for finding in data["findings"]),

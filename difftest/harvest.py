@@ -21,6 +21,7 @@ from difftest.options import Options
 from difftest.outcome import Bucket, Outcome
 from difftest.shrink import Shrinker, Shrunk, magnitude
 from difftest.stream import Stream
+from difftest.votes import Votes
 from strategies.plain import AnyScenario
 
 FORMS = 3
@@ -62,13 +63,15 @@ class Harvest:
         claims: Claims,
         ledger: Ledger,
         environment: Callable[[str], Fingerprint],
+        votes: Callable[[Outcome], Votes | None] = lambda _: None,
     ) -> None:
-        """environment: the fingerprint of this process, by candidate."""
+        """environment: the fingerprint of this process, by candidate. votes: what the other candidates say."""
         self._options = options
         self._emit = emit
         self._claims = claims
         self._ledger = ledger
         self._environment = environment
+        self._votes = votes
         self._sightings: dict[Bucket, list[_Sighting]] = defaultdict(list)
         self._drafts: dict[Bucket, _Draft] = {}
         self._announced: set[tuple[Bucket, Path | None]] = set()
@@ -151,11 +154,12 @@ class Harvest:
 
     def _finish(self, draft: _Draft, shrunk: Shrunk, same: list[_Sighting], judge: Judge | None = None) -> None:
         """End with the case as it is, explained where there is a judge to ask."""
-        bucket = draft.smallest.bucket
+        bucket, votes = draft.smallest.bucket, None
         draft.smallest = shrunk.smallest
         draft.worst = max(shrunk.worst, *(sighting.finding for sighting in same), key=magnitude)
         if judge is not None:
             draft.explanation = judge.explain(draft.smallest, draft.worst)
+            votes = self._votes(draft.smallest)
         self._sightings[bucket] = [sighting for sighting in self._sightings[bucket] if sighting not in same]
         del self._drafts[bucket]
         self._save(draft, last=True)
@@ -170,6 +174,7 @@ class Harvest:
             fixed_point=shrunk.fixed_point,
             explanation=draft.explanation,
             case_path=draft.path,
+            votes=votes,
         )
         self.findings.append(finding)
         self._emit(events.ShrinkFinished(finding=finding))

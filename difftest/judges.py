@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from difftest.apart import Apart
 from difftest.engine import Engine
@@ -47,6 +48,10 @@ class Judge:
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
         """What the finding is due to, asking the candidate where that can be done in this process."""
         return explain(base.find(self._candidate), smallest, worst, asks=self._apart is None)
+
+    def ballot(self, scenario: AnyScenario, path: Path) -> bool:
+        """See `Executor.ballot`."""
+        return self._engine.executor.ballot(scenario, path)
 
     def isolate(self) -> None:
         """From now on run the candidate in a process apart."""

@@ -6,11 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from difftest import variants
+from difftest.ballots import Ballot
 from difftest.checks import RATE_RUNS, Check, Skip, Subject
 from difftest.compare import Breach
 from difftest.guard import Declined, Guarded, Malformed, Rejected, Spans
@@ -63,6 +65,18 @@ class InProcess:
         """The outcome of `scenario`, with those of the reference-free `checks` that apply."""
         with self.spans.measure("total"), torch.no_grad():
             return _Trial(self, scenario).run(checks)
+
+    def ballot(self, scenario: AnyScenario, path: Path) -> bool:
+        """Write the candidate's ballot on `scenario` to `path`; False when it does not answer it, or a router's."""
+        try:
+            with torch.no_grad():
+                subject, _ = self.ask(scenario)
+                if not isinstance(subject, Subject):
+                    return False
+                Ballot.of(subject.judged, subject.enclosure).save(path)
+        except (Declined, Rejected, Malformed):
+            return False
+        return True
 
     def ask(self, scenario: AnyScenario) -> tuple[AnySubject, Breach | None]:
         """The candidate's answer to `scenario`, and a breach when it wrote to its inputs.
