@@ -105,6 +105,11 @@ def _enter() -> None:
     _add("sglang.srt.runtime_context", get_platform=None)  # of a path that is not taken
     if importlib.util.find_spec("sgl_kernel") is None:
         _add("sgl_kernel", moe_sum_reduce=None)  # the same
+    serve_built_modules()
+
+
+def serve_built_modules() -> None:
+    """Let sglang's JIT take what `MODULES` names from there."""
     folder = os.environ.get(MODULES)
     if folder is not None:
         # The kernels' own modules take this name from there when they are imported, which is later.
