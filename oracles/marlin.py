@@ -57,6 +57,7 @@ class Marlin:
     name = "marlin"
     numerics = NUMERICS
     packages = ("sglang", "apache-tvm-ffi", "triton")
+    runs_on = "cuda"
 
     def __init__(self, *, tactics: bool = False) -> None:
         self.capability = Capability(

@@ -29,6 +29,7 @@ from strategies.scenario import (
     Execution,
     Layer,
     MaskRow,
+    MaskSlot,
     Parallel,
     Routing,
     Scenario,
@@ -233,6 +234,15 @@ def test_router_weights_meet_their_own_rows() -> None:
         assert (
             judge(answer(problem, candidate), enclose(problem, candidate.numerics), candidate.numerics).breaches == ()
         )
+
+
+def test_masked_slots_need_no_expert_map() -> None:
+    """sglang#28170: -1 was read as an expert where no map was given. Without expert parallelism there is none."""
+    for edits in ((MaskSlot(token=2, slot=1),), tuple(MaskRow(token=token) for token in range(37))):
+        scenario = replace(BASE, routing=Routing(edits=edits), execution=Execution(poison=0xFF))
+        assert run(scenario).verdict == "agrees"
+    one = replace(BASE, shape=replace(BASE.shape, tokens=1), routing=Routing(edits=(MaskSlot(token=0, slot=0),)))
+    assert run(one).verdict == "agrees"
 
 
 def test_131072_pairs_at_the_largest_block() -> None:
