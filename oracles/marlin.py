@@ -18,7 +18,7 @@ import torch
 
 from oracles import marlin_layouts as layouts
 from oracles import sglang_package as package
-from oracles.numerics import Accumulator, Numerics, Transcendental
+from oracles.numerics import Accumulator, Numerics, Stripes, Transcendental
 from oracles.problem import Problem
 from strategies.capability import Capability
 from strategies.scenario import Scenario
@@ -31,7 +31,7 @@ _E2M1 = 2 | 1 << 8 | 1 << 16 | 1 << 49
 
 # A tensor core cuts to float32 and adds 16 columns at a time. The warps of a thread block take these in turn, two or
 # four of them; thread blocks take stripes of K, and all that is joined to nearest.
-_GEMM = Accumulator(rounding="truncate", lanes=(2, 4), stripes=64, interleave=16, flush_to_zero=True)
+_GEMM = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4)), flush_to_zero=True)
 
 NUMERICS = Numerics(
     weights="bfloat16",

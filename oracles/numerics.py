@@ -31,6 +31,24 @@ class TensorCore:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stripes:
+    """K shared by thread blocks (stream-K), and in each of them by warps.
+
+    columns: K may be cut at any multiple of so many; each range is added from 0, and their sums in order, to nearest.
+    lanes: in a range so many warps, any of these numbers, take the columns of one instruction of `core` in turn; their
+    sums are joined to nearest. Raises `ValueError` when a range holds no whole turn of them.
+    """
+
+    columns: int
+    lanes: tuple[int, ...]
+    core: TensorCore = TensorCore()
+
+    def __post_init__(self) -> None:
+        if any(self.columns % (count * self.core.columns) for count in self.lanes):
+            raise ValueError(f"columns = {self.columns}: must be a multiple of lanes times {self.core.columns}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Accumulator:
     """How the products of one dot product are added.
 
@@ -46,11 +64,10 @@ class Accumulator:
     accumulators, group by group, that meet in a balanced tree (1: in order); groups that do not fill all lanes follow
     in order. 2 lanes may also add each 32 columns from 0, and then add that sum (AMX). `splits` S: K cut into S equal
     ranges, each added in order, and their sums in order.
-    stripes: not None where thread blocks share K (stream-K): it may be cut at any multiple of so many columns, each
-    range is added from 0 and their sums are joined to nearest. In a range `lanes` take `interleave` columns in turn.
+    stripes: a family of orders of its own, in place of these, for a unit that truncates.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal partial sum become 0.
 
-    Raises `ValueError` for stripes that do not truncate, or that do not hold whole turns of all lanes.
+    Raises `ValueError` for stripes that do not truncate.
     """
 
     unit_roundoff: float = 2.0**-24
@@ -61,16 +78,12 @@ class Accumulator:
     inside: TensorCore | None = None
     lanes: tuple[int, ...] = (1,)
     splits: tuple[int, ...] = (1,)
-    stripes: int | None = None
-    interleave: int = 1
+    stripes: Stripes | None = None
     flush_to_zero: bool = False
 
     def __post_init__(self) -> None:
-        if self.stripes is None:
-            if self.interleave != 1:
-                raise ValueError(f"interleave = {self.interleave}: must be 1 without stripes")
-        elif self.rounding != "truncate" or any(self.stripes % (count * self.interleave) for count in self.lanes):
-            raise ValueError(f"stripes = {self.stripes}: must truncate and be a multiple of lanes times interleave")
+        if self.stripes is not None and self.rounding != "truncate":
+            raise ValueError(f'rounding = {self.rounding!r}: must be "truncate" with stripes')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -51,7 +51,7 @@ def additions(columns: int, acc: Accumulator) -> int:
     """Of any declared order, and of the partial sums that `PartialSums.total` adds up, more than there are."""
     count = 2 * columns // acc.group * (1 + acc.product_roundings)
     # In stripes each is bounded by the spreads of all lanes, of two sums each.
-    return count if acc.stripes is None else 2 * max(acc.lanes) * count
+    return count if acc.stripes is None else 2 * max(acc.stripes.lanes) * count
 
 
 def bound(
@@ -121,27 +121,30 @@ def _striped(x: torch.Tensor, w: torch.Tensor, sums: PartialSums, acc: Accumulat
     """Any cut of K into stripes. A sum inside one is a lane's sum over all of K so far, less what that was where the
     stripe begins: wherever it does, within the extremes up to here."""
     assert acc.stripes is not None
-    step = acc.interleave
-    tail = (0, -x.shape[-1] % acc.stripes)
+    core = acc.stripes.core
+    step, unit = core.columns, 2 * acc.unit_roundoff
+    tail = (0, -x.shape[-1] % acc.stripes.columns)
     x, w = torch.nn.functional.pad(x, tail), torch.nn.functional.pad(w, tail)
-    for lanes in acc.lanes:
+    for lanes in acc.stripes.lanes:
+        turn = acc.stripes.columns // (lanes * step)
         for experts, rows in _pieces(sums.total.shape, x.shape[-1] // step, _PIECE[x.device.type]):
             some, those = (_blocks(value, step, lanes, step) for value in (x[experts], w[experts, rows]))
-            products, inside = some @ those.mT, some.abs() @ those.abs().mT
+            products = some @ those.mT
+            top = some.abs().amax(-1).unsqueeze(-1) * those.abs().amax(-1).unsqueeze(-2)
             shape = (len(products), lanes, -1, *products.shape[2:])
-            products, inside = products.view(shape), inside.view(shape)
+            products, top = products.view(shape), top.view(shape)
             after = products.cumsum(2)
             before = torch.cat((torch.zeros_like(after[:, :, :1]), after[:, :, :-1]), 2)
             high, low = before.cummax(2).values, before.cummin(2).values
-            first = torch.maximum(before - low, high - before)
-            last = torch.maximum(after - low, high - after)
-            each = inside.add_(first).add_(last).mul_(0.5)
+            # An instruction aligns to the sum so far or its largest product, and cuts its result.
+            aligned = torch.maximum(torch.maximum(before - low, high - before), top)
+            result = torch.maximum(after - low, high - after)
+            cut = core.alignment * (step + 1) * aligned.sum((1, 2)) + core.result * result.sum((1, 2))
             # Lanes meet once a stripe, in all with no more than if each turn of all lanes were one; stripes in order.
-            turn = acc.stripes // (lanes * step)
             ends = products.view(len(products), lanes, -1, turn, *products.shape[3:]).sum(3)
             joined = (lanes - 1) * ends.abs().sum((1, 2)) + ends.sum(1).cumsum(1).abs_().sum(1)
-            cut = 1.25 * step * each.sum((1, 2))
-            sums.part(experts, rows).raise_to(cut + joined, each.amax(2).sum(1))
+            largest = torch.maximum(aligned, result).amax(2).sum(1)
+            sums.part(experts, rows).raise_to(cut / unit + joined, largest)
 
 
 def _all_at_once(x: torch.Tensor, w: torch.Tensor, sums: PartialSums, acc: Accumulator) -> None:

@@ -347,6 +347,11 @@ def ups(x: dict[int, float], rows: list[dict[int, float]], scale: int = 127) -> 
         ((0, 1, 2), 24, SMALL),
         ((0, 1, 2), 25, (1.0, -1.0, 1.0, 2.0, 3.0, 4.0, 6.0, -3.0)),
         ((0, 1, 2), 26, (0.0, 0.0, 0.0, 2.0, 2.0, 4.0, 6.0, -2.0)),
+        # Its result is cut to 24 bits, towards 0: the same warp's next 16 columns, of four warps.
+        ((0, 1, 65), 23, (1.0, -1.0, 1.0, 2.0, 3.0, 4.0, 6.0, -3.0)),
+        ((0, 1, 65), 24, (0.0, -1.0, 0.0, 2.0, 2.0, 4.0, 6.0, -3.0)),
+        # Warps meet to nearest, ties to even: in pairs, and then the pairs.
+        ((0, 16, 64), 23, (1.0, -1.0, 2.0, 2.0, 3.0, 4.0, 6.0, -3.0)),
     ],
 )
 def test_the_accumulator_is_the_one_declared(

@@ -288,17 +288,25 @@ def tiles(columns: int, count: int) -> Order:
     return order
 
 
-def striped(cuts: int, lanes: int, interleave: int = 16) -> Order:
-    """K cut every so many columns. In each range tensor cores take `interleave` columns in turn; their sums are joined
-    in a tree, and those of the ranges in order, all to nearest."""
+def striped(cuts: int, lanes: int, core: TensorCore | None = None) -> Order:
+    """K cut every so many columns. In each range tensor cores take the columns of an instruction in turn; their sums
+    are joined in a tree, and those of the ranges in order, all to nearest."""
+    unit = core or TensorCore()
+
+    def warp(blocks: tuple[Tensor, ...], flush: bool) -> Tensor:
+        total = torch.zeros_like(blocks[0][0])
+        for block in blocks:
+            total = instruction(torch.cat((block, total[None])), unit, Choices(order=in_order, seed=1))
+            total = flushed(total) if flush else total
+        return total
 
     def order(products: Tensor, add: Adder) -> Tensor:
         joint = Adder(24, False, add.flush)
         ranges = []
         for part in products.split(cuts):
-            blocks = part.split(interleave)
-            inner = [torch.cat(blocks[lane::lanes]) for lane in range(min(lanes, len(blocks)))]
-            ranges.append(pairwise(torch.stack([aligned(interleave)(lane, add) for lane in inner]), joint))
+            blocks = part.split(unit.columns)
+            inner = [warp(blocks[lane::lanes], add.flush) for lane in range(min(lanes, len(blocks)))]
+            ranges.append(pairwise(torch.stack(inner), joint))
         return in_order(torch.stack(ranges), joint)
 
     return order

@@ -10,7 +10,7 @@ import torch
 from simulate import Order, Tensor
 
 from oracles import partial_sums
-from oracles.numerics import Accumulator
+from oracles.numerics import Accumulator, Stripes, TensorCore
 
 
 class Recorder(simulate.Adder):
@@ -107,7 +107,7 @@ def test_few_places_are_looked_at_more_closely(order: str, columns: int) -> None
     "acc",
     [
         Accumulator(lanes=(1, 2, 4), splits=(1, 2, 4)),
-        Accumulator(rounding="truncate", lanes=(2, 4), stripes=64, interleave=16),
+        Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4))),
     ],
 )
 @pytest.mark.parametrize("piece", [1, 100, 3000])
@@ -137,8 +137,9 @@ def test_large_sums_run_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["normal", "positive", "alternating", "blocks alternate", "one large pair"])
 @pytest.mark.parametrize("cuts", [64, 128, 1024])
 @pytest.mark.parametrize("lanes", [2, 4])
-def test_every_stripe_is_covered(lanes: int, cuts: int, name: str, columns: int) -> None:
-    """All that is cut: each product, and each instruction's sum, against the largest that it is aligned to."""
+@pytest.mark.parametrize("alignment", [2.0**-23, 2.0**-25])
+def test_every_stripe_is_covered(alignment: float, lanes: int, cuts: int, name: str, columns: int) -> None:
+    """All that is cut: each addend of an instruction at the largest of them, and its result; and what is joined."""
     x, w = operands(name, columns)
     products = x.mT.unsqueeze(-1) * w.mT.unsqueeze(-2)
     nothing = products.new_zeros(3, 5)
@@ -146,29 +147,29 @@ def test_every_stripe_is_covered(lanes: int, cuts: int, name: str, columns: int)
     for part in products.split(cuts):
         ends = nothing
         for lane in range(lanes):
-            start = nothing[None]
+            start = nothing
             for block in part.split(16)[lane::lanes]:
-                aligned_to = torch.cat((start, start + block.cumsum(0), block)).abs().amax(0)
-                total = total + 1.25 * 16 * aligned_to
-                largest = torch.maximum(largest, aligned_to)
+                aligned_to = torch.cat((start[None], block)).abs().amax(0)
                 start = start + block.sum(0)
-            ends = ends + start[0]
+                total = total + (17 * alignment * aligned_to + 2.0**-23 * start.abs()) / 2.0**-23
+                largest = torch.maximum(largest, torch.maximum(aligned_to, start.abs()))
+            ends = ends + start
             total = total + ends.abs() * (lane > 0)
         joined = joined + ends
         total = total + joined.abs()
         largest = torch.maximum(largest, torch.maximum(ends.abs(), joined.abs()))
-    acc = Accumulator(rounding="truncate", lanes=(lanes,), stripes=64, interleave=16)
+    stripes = Stripes(columns=64, lanes=(lanes,), core=TensorCore(alignment=alignment))
+    acc = Accumulator(rounding="truncate", stripes=stripes)
     found = partial_sums.bound(x[None], w[None], acc, (x.abs() @ w.abs().mT)[None])
     assert bool((total <= found.total[0] * (1 + 1e-9)).all())
     assert bool((largest <= found.largest[0] * (1 + 1e-9)).all())
 
 
-def test_stripes_hold_whole_turns_of_the_lanes() -> None:
-    for wrong in ({"rounding": "nearest", "stripes": 64}, {"rounding": "truncate", "stripes": 64, "lanes": (3,)}):
-        with pytest.raises(ValueError, match="stripes = 64: must truncate and be a multiple of lanes times interleave"):
-            Accumulator(**wrong, interleave=16)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="interleave = 16: must be 1 without stripes"):
-        Accumulator(interleave=16)
+def test_stripes_truncate_and_hold_whole_turns() -> None:
+    with pytest.raises(ValueError, match="columns = 64: must be a multiple of lanes times 16"):
+        Stripes(columns=64, lanes=(2, 3))
+    with pytest.raises(ValueError, match="rounding = 'nearest': must be \"truncate\" with stripes"):
+        Accumulator(stripes=Stripes(columns=64, lanes=(4,)))
 
 
 def test_block_sums() -> None:

@@ -16,7 +16,7 @@ from contents import CONTENTS, problem
 from simulate import Choices, Order
 
 from oracles.enclosure import FINITE, Enclosure
-from oracles.numerics import Accumulator, Numerics, TensorCore, Transcendental
+from oracles.numerics import Accumulator, Numerics, Stripes, TensorCore, Transcendental
 from oracles.problem import Problem
 from oracles.reference import enclose
 from strategies.scenario import Shape
@@ -26,7 +26,7 @@ _FLUSHES = dataclasses.replace(_NEAREST, flush_to_zero=True)
 _NARROW = dataclasses.replace(_NEAREST, unit_roundoff=2.0**-14, exact_bits=14)
 _TRUNCATES = Accumulator(rounding="truncate")
 _TRUNCATES_14 = Accumulator(rounding="truncate", unit_roundoff=2.0**-14, exact_bits=14)
-_STRIPES = Accumulator(rounding="truncate", lanes=(2, 4), stripes=64, interleave=16, flush_to_zero=True)
+_STRIPES = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4)), flush_to_zero=True)
 _CORE = Accumulator(group=32, inside=TensorCore(), flush_to_zero=True)
 _FASTER = Transcendental(
     exp="fast", divide="fast", reciprocal_ulps=1.0, tanh="two_sigmoid", clamp_nan="limit", flush_to_zero=True
