@@ -1,4 +1,4 @@
-"""How sharp the enclosures are: python benchmarks/sharpness.py [--no-kimi].
+"""How sharp the enclosures are: python benchmarks/sharpness.py [--no-kimi] [--oracle NAME --device DEVICE].
 
 Two tables of grouped-mm on this machine against its own recipe, pooled over seeds:
 
@@ -8,9 +8,12 @@ radius, hard    mean sharp and hard radius in units of rms(y)
 error           RMS difference from the recipe, in the same units
 ratio           mean sharp radius over it, or how many outputs are off at all where they are too few to tell
 e/r             median and maximum of error over sharp radius, where the radius is not 0
+hard e/r        the same of the hard radius
 
-The second has one rank of Kimi-K3 (EP32), and what it takes in time and memory. Ends with exit code 1 when a promise of
-`PROMISES` is not kept.
+The second has one rank of Kimi-K3 (EP32), and what it takes in time and memory. Another oracle has only this one, at
+every M of `BATCHES`, for SwiGLU and SiTU and two ranges of scales, with the seconds of a case once all is warm. Seeds
+and batches of one activation are pooled in a line of their own, which is what must keep the promises: in a single case
+few outputs or none may be off. Exit code 1: a promise of `PROMISES` is not kept.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from difftest import calibration
+from difftest.compare import judge
+from oracles import base
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import GroupedMM
 from oracles.problem import build
@@ -36,6 +42,10 @@ ACTIVATIONS: tuple[Activation, ...] = (Swiglu(), Situ())
 TOP_K = (1, 4)
 PROMISES = {"normal": (0.7, 0.001), "integer": (1.0, 0.0), "kimi": (0.0, 0.007)}
 """Rule: least share of outputs that must be exact, largest mean radius in units of rms(y)."""
+BATCHES = (1, 8, 32, 128)
+SEEDS = 4
+SCALES = (118, 114)
+"""Lowest scale byte of five: gates of 2.8 and of 0.18 rms at the width of Kimi-K3."""
 RATIO = 30.0
 """Largest mean radius in units of the RMS error, where there were enough errors to know it."""
 
@@ -58,6 +68,7 @@ class Cell:
     squares: float = 0.0
     errors: float = 0.0
     ratios: list[torch.Tensor] = field(default_factory=list)
+    hard_ratios: list[torch.Tensor] = field(default_factory=list)
 
     def add(self, enclosure: Enclosure, y: torch.Tensor) -> None:
         """Count the outputs y [M, H] of one scenario."""
@@ -73,7 +84,8 @@ class Cell:
         self.hard += float(enclosure.hard.sum())
         self.squares += float(y.double().square().sum())
         self.errors += float(error.square().sum())
-        self.ratios.append((error / enclosure.sharp)[~must])
+        self.ratios.append((error / enclosure.sharp)[~must].cpu())
+        self.hard_ratios.append((error / enclosure.hard)[enclosure.hard > 0].cpu())
 
     @property
     def rms(self) -> float:
@@ -99,19 +111,23 @@ class Cell:
 
     def line(self) -> str:
         mean = self.radius / self.outputs
-        ratios = torch.cat(self.ratios)
         ratio = f"{mean / self.rms_error:.1f}" if self.off >= _ENOUGH else f"{self.off} off"
-        spread = f"{ratios.median():.2f} {ratios.max():.2f}" if ratios.numel() else "-"
         return (
             f"{self.name:32} {self.outputs:8} {self.exact / self.outputs:8.2%} {self.equal / max(self.exact, 1):8.2%} "
             f"{mean / self.rms:9.2e} {self.hard / self.outputs / self.rms:9.2e} {self.rms_error / self.rms:9.2e} "
-            f"{ratio:>7} {spread:>9}"
+            f"{ratio:>7} {_spread(self.ratios):>9} {_spread(self.hard_ratios):>9}"
         )
+
+
+def _spread(ratios: list[torch.Tensor]) -> str:
+    """Median and maximum."""
+    every = torch.cat(ratios)
+    return f"{every.median():.2f} {every.max():.2f}" if every.numel() else "-"
 
 
 HEADER = (
     f"{'scenario':32} {'outputs':>8} {'must be':>8} {'are':>8} {'radius':>9} {'hard':>9} {'error':>9} {'ratio':>7} "
-    f"{'e/r':>9}"
+    f"{'e/r':>9} {'hard e/r':>9}"
 )
 
 
@@ -134,19 +150,70 @@ def scenarios(hidden: int, inner: int, activation: Activation, top_k: int, rule:
         yield Scenario(shape=shape, activation=activation, values=values, routing=Routing(seed=seed))
 
 
-def kimi() -> Scenario:
+def kimi(tokens: int = 128, activation: Activation | None = None, low: int = 118, seed: int = 0) -> Scenario:
     """Rank 7 of 32 of one layer of Kimi-K3: 28 of 896 experts."""
     return Scenario(
-        shape=Shape(tokens=128, hidden=3584, intermediate=3072, experts=896, top_k=16),
+        shape=Shape(tokens=tokens, hidden=3584, intermediate=3072, experts=896, top_k=16),
         parallel=Parallel(ep_size=32, ep_rank=7),
-        activation=Situ(),
+        activation=activation or Situ(),
+        values=Values(seed=seed, scale_low=low, scale_high=low + 4),
+        routing=Routing(seed=seed),
     )
+
+
+def kimi_ranks(name: str, device: torch.device) -> list[Cell]:
+    """The table of one oracle at Kimi-K3's rank shape; its pooled lines."""
+    oracle = base.get(name)
+    known = calibration.find(oracle, name, device)
+    numerics = oracle.numerics if known is None else known.applied(oracle.numerics)
+    print(f"{name} on {device}, {'not calibrated' if known is None else f'calibrated {known.taken}'}")
+    print(HEADER + "  seconds: problem kernel enclosure comparison all")
+    pooled = []
+    kinds = [one for one in ACTIVATIONS if oracle.unsupported(kimi(activation=one)) is None]
+    for activation, low in itertools.product(kinds, SCALES):
+        pool = Cell(f"{activation.kind} scales {low}, all", "kimi")
+        for tokens in BATCHES:
+            cell = Cell(f"{activation.kind} scales {low}, M={tokens}", "kimi")
+            spent: list[float] = []
+            for seed in (0, *range(SEEDS)):  # the first is warmed up
+                marks = [_now(device)]
+                problem = build(kimi(tokens, activation, low, seed), device)
+                marks.append(_now(device))
+                y = oracle(oracle.prepare(problem))
+                marks.append(_now(device))
+                enclosure = enclose(problem, numerics)
+                marks.append(_now(device))
+                judge(y, enclosure, numerics)
+                marks.append(_now(device))
+                if not spent:
+                    spent = [0.0] * 4
+                    continue
+                spent = [
+                    was + (end - start) / SEEDS
+                    for was, (start, end) in zip(spent, itertools.pairwise(marks), strict=True)
+                ]
+                cell.add(enclosure, y)
+                pool.add(enclosure, y)
+            print(cell.line(), " ", " ".join(f"{one:.3f}" for one in (*spent, sum(spent))), flush=True)
+        print(pool.line(), flush=True)
+        pooled.append(pool)
+    return pooled
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--no-kimi", action="store_true", help="leave out the Kimi-K3 rank (a minute, 3 GiB)")
+    parser.add_argument("--oracle", help="another oracle, at the shape of a Kimi-K3 rank only")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=torch.device)
     arguments = parser.parse_args()
+    if arguments.oracle is not None:
+        return _ended(kimi_ranks(arguments.oracle, arguments.device))
     cells = []
     print(HEADER)
     for rule in ("normal", "integer"):
@@ -168,6 +235,10 @@ def main() -> int:
             f"  problem {built - start:.1f} s, enclosure {enclosed - built:.1f} s; "
             f"peak memory {_peak():.2f} GiB, {before:.2f} before it"
         )
+    return _ended(cells)
+
+
+def _ended(cells: list[Cell]) -> int:
     broken = [f"{cell.name}: {reason}" for cell in cells for reason in cell.broken()]
     print(*(broken or ["every promise is kept"]), sep="\n")
     return 1 if broken else 0

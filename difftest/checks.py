@@ -101,7 +101,7 @@ class Subject:
     def enclosed(self, problem: Problem, oracle: Guarded) -> Enclosure:
         """What a right implementation with the numerics of `oracle` may answer to `problem`."""
         with self.spans.measure("reference"):
-            return enclose(problem, oracle.oracle.numerics)
+            return enclose(problem, oracle.numerics)
 
     @cached_property
     def local(self) -> torch.Tensor:
@@ -118,7 +118,7 @@ class Subject:
         """Compare with the reference, but for the rows that `no_local_expert` is about."""
         allowed = self.allowed
         with self.spans.measure("compare"):
-            return judge(self.judged, allowed, self.candidate.oracle.numerics)
+            return judge(self.judged, allowed, self.candidate.numerics)
 
     def at_once(self) -> dict[str, Breach | None]:
         """Breaches that need no further answer and no enclosure, by check."""
@@ -178,7 +178,7 @@ class Subject:
         return self.same_arithmetic(got) if self.candidate.batch_invariant else self._within(got)
 
     def _within(self, got: torch.Tensor) -> Breach | None:
-        breaches = judge(got, twice(self.enclosure, self.output), self.candidate.oracle.numerics).breaches
+        breaches = judge(got, twice(self.enclosure, self.output), self.candidate.numerics).breaches
         return breaches[0] if breaches else None
 
 
@@ -526,7 +526,7 @@ def _ep_sum(subject: Subject) -> Breach | None:
     ranks = Enclosure(center=center, hard=hard, sharp=hard, kinds=kinds)
     enclosure = subject.enclosed(whole, subject.candidate)
     breaches = judge(
-        total, pair(ranks, answer, replace(enclosure, sharp=enclosure.hard)), subject.candidate.oracle.numerics
+        total, pair(ranks, answer, replace(enclosure, sharp=enclosure.hard)), subject.candidate.numerics
     ).breaches
     return breaches[0] if breaches else None
 
@@ -594,7 +594,7 @@ def _replay(subject: Subject) -> Breach | None:
 
 
 def _first(output: torch.Tensor, enclosure: Enclosure, subject: Subject) -> Breach | None:
-    breaches = judge(output, enclosure, subject.candidate.oracle.numerics).breaches
+    breaches = judge(output, enclosure, subject.candidate.numerics).breaches
     return breaches[0] if breaches else None
 
 

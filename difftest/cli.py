@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 from rich.console import Console
@@ -61,6 +61,15 @@ Exit codes:
   1  the finding was not seen again
   2  a file that is damaged, or written by a newer difftest
   3  something needed is missing: the candidate cannot be found, or cannot run here
+"""
+
+
+CALIBRATE_EXIT_CODES = """\b
+Exit codes:
+  0    measured and saved
+  1    an oracle adds more coarsely than its Numerics declare
+  2    a mistake in what was given
+  3    nothing could be measured
 """
 
 
@@ -330,10 +339,65 @@ def explain_command(path: Path, json: str | None) -> int:
     return _written_code(AGREE if explanation.reproduced else FINDINGS, lines)
 
 
+@difftest.command(epilog=CALIBRATE_EXIT_CODES)
+@click.argument("names", nargs=-1, metavar="[ORACLE]...")
+@click.option("--device", default="cpu", metavar="DEVICE", help="Where the problems are, as in a run. [default: cpu]")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to keep it in. [default: a cache]"
+)
+def calibrate(names: tuple[str, ...], device: str, out: Path | None) -> int:
+    """Measure how oracles add up products on this machine (default: all that are installed).
+
+    Runs then use it to narrow the sharp radius of what may differ. A run looks in the folder that the variable
+    DIFFTEST_CALIBRATIONS names, or in the user's cache.
+    """
+    import torch
+
+    import oracles
+    from difftest import calibration, probe
+
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise click.UsageError(f"--device {device}: {preflight.one_line(error)}") from None
+    emulations = oracles.emulations()
+    code = measured = 0
+    for name in names or [name for name in oracles.names() if name not in emulations]:
+        try:
+            oracle = oracles.find(name)
+        except oracles.OracleNotFound as error:
+            raise click.UsageError(str(error)) from None
+        if oracles.is_router(oracle):
+            continue  # nothing of it is left to measure
+        oracle = cast(oracles.Oracle, oracle)
+        lacking = oracles.missing_of(oracle)
+        if lacking is not None:
+            click.echo(f"{name}: left out: {lacking}")
+            continue
+        try:
+            with torch.no_grad():
+                found = calibration.measure(oracle, name, place)
+            path = found.save(out or calibration.folder())
+        except (probe.Unmeasurable, OSError) as error:
+            click.echo(f"{name}: not measured: {error}")
+            continue
+        measured += 1
+        print_lines(Console(), [f"{name}:", *(f"  {line}" for line in found.lines())])
+        wrong = found.contradictions(oracle.numerics)
+        for line in wrong:
+            click.echo(f"  not as declared: {line}")
+        code = FINDINGS if wrong else code
+        click.echo(f"  saved: {path}")
+    return code if measured else MISSING
+
+
 @difftest.command(name="oracles")
 def oracles_command() -> None:
-    """List the installed oracles: whether each can run here, and the roundings it declares."""
+    """List the installed oracles: whether each can run here, its roundings, and whether it was calibrated here."""
+    import torch
+
     import oracles
+    from difftest import calibration
 
     states: dict[str, tuple[str, str]] = {}
     emulations = oracles.emulations()
@@ -341,7 +405,12 @@ def oracles_command() -> None:
         able = "available, an emulation: run only when named" if name in emulations else "available"
         try:
             oracle = oracles.find(name)
-            states[name] = oracles.missing_of(oracle) or able, describe.numerics_line(oracle.numerics)
+            lacking = oracles.missing_of(oracle)
+            numerics = describe.numerics_line(oracle.numerics)
+            if lacking is None:
+                known = calibration.find(oracle, name, torch.device("cpu"))
+                numerics += "; not calibrated" if known is None else f"; calibrated {known.taken}"
+            states[name] = lacking or able, numerics
         except Exception as error:  # a third party's oracle: whatever it raises is its row, not our end
             states[name] = f"broken: {preflight.one_line(error)}", ""
     if not states:

@@ -220,6 +220,7 @@ def _measure(
         radius_model=RADIUS_MODEL,
         lam=LAMBDA,
         unit_roundoffs=numerics.unit_roundoffs,
+        calibrated=numerics.calibrated,
     )
     return stats, counts
 

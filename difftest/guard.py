@@ -99,12 +99,14 @@ class Guarded:
     """An oracle whose exceptions become `Rejected`, whose answers are checked, and whose time is measured.
 
     role: "" for the candidate, "reference" for the other oracle, whose mistakes are told as such. deterministic,
-    batch_invariant: what it declares (see `difftest.checks`).
+    batch_invariant: what it declares (see `difftest.checks`). numerics: what it declares, narrowed by what was measured
+    here (see `difftest.calibration`).
     """
 
     def __init__(self, oracle: Any, name: str, spans: Spans, role: str = "") -> None:
         self.oracle = oracle
         self.name = name
+        self.numerics: Any = oracle.numerics
         self.deterministic = bool(getattr(oracle, "deterministic", True))
         self.batch_invariant = bool(getattr(oracle, "batch_invariant", False))
         self._spans = spans

@@ -110,7 +110,8 @@ class Agreement:
     radius over the others, None when there are none. rms: of the reference's finite values. mean_radius: of the sharp
     radius, over the compared. one_offs: sharp-only breaches that three redraws did not repeat (no finding).
     radius_model, lam, unit_roundoffs: version of the radius model, its lambda, and u of the two GEMMs' accumulators,
-    so that a replay judges alike.
+    so that a replay judges alike. calibrated: whether the sharp radius follows what `difftest calibrate` measured here,
+    and not only what the oracle declares.
     """
 
     elements: int
@@ -125,6 +126,7 @@ class Agreement:
     radius_model: int
     lam: float
     unit_roundoffs: tuple[float, float]
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         counts = (self.mismatches, self.exact, self.compared, self.elements)
@@ -306,7 +308,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
         return float(data)
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(hint, data, where)
-    _require(type(data) is hint, where, data, {int: "an integer", str: "a string"}[hint])
+    _require(type(data) is hint, where, data, {int: "an integer", str: "a string", bool: "true or false"}[hint])
     return data
 
 

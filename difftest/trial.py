@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from difftest import variants
+from difftest import calibration, variants
 from difftest.ballots import Ballot
 from difftest.checks import RATE_RUNS, Check, Skip, Subject
 from difftest.compare import Breach
@@ -57,9 +57,12 @@ class InProcess:
         self._other = None if isinstance(other.oracle, Reference) else other
 
     def _guarded(self, given: AnyOracle | str, role: str = "") -> Guarded:
-        if isinstance(given, str):
-            return Guarded(base.find(given), given, self.spans, role)
-        return Guarded(given, given.name, self.spans, role)
+        oracle, name = (base.find(given), given) if isinstance(given, str) else (given, given.name)
+        guarded = Guarded(oracle, name, self.spans, role)
+        known = calibration.find(oracle, name, self._device)
+        if known is not None:
+            guarded.numerics = known.applied(guarded.numerics)
+        return guarded
 
     def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """The outcome of `scenario`, with those of the reference-free `checks` that apply."""

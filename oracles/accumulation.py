@@ -83,7 +83,6 @@ class Grid:
         unit = torch.where(uncertain, 0.0, places).amin(-1, keepdim=True) * weight.unit.unsqueeze(-2)
         self.fits = unit >= (SMALLEST_NORMAL if acc.flush_to_zero else _SMALLEST)
         """bool [C, T, N]: no product, and no sum of products, is too small for the accumulator's format."""
-        self._bits = acc.exact_bits
         live = places.isfinite() & ~uncertain
         exponent = torch.where(live, exponent_of(places), 1 << 12)
         lowest = exponent.amin(-1, keepdim=True)
@@ -94,12 +93,12 @@ class Grid:
         self._below = counts.cumsum(-1)
         self._lowest = lowest + exponent_of(weight.unit).unsqueeze(-2)
 
-    def small(self, largest: torch.Tensor, bits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def small(self, largest: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(number of small products, ulp(S)), [C, T, N], when no partial sum passes `largest` in magnitude.
 
-        bits: of a sum, if not the accumulator's.
+        bits: that each partial sum has.
         """
-        exponent = exponent_of(largest * (1 + 2.0**-20)) - ((self._bits if bits is None else bits) - 1)
+        exponent = exponent_of(largest * (1 + 2.0**-20)) - (bits - 1)
         ulp = torch.where(largest == 0, 0.0, formats.exp2(exponent.clamp(min=-1022)))
         return self._below.gather(-1, (exponent - self._lowest).clamp(0, self._BINS)), ulp
 
@@ -113,7 +112,7 @@ def hard(grown: torch.Tensor, columns: int, grid: Grid, acc: Accumulator) -> tor
     grows = growth(columns, acc)
     if acc.product_roundings:
         return grows * grown
-    count, ulp = grid.small(grown * (1 + grows))
+    count, ulp = grid.small(grown * (1 + grows), acc.exact_bits)
     return torch.minimum(grows * grown, count * ulp * (1.0 if acc.rounding == "nearest" else 2.0))
 
 
@@ -148,7 +147,7 @@ def sharp(
     square = ((sums.total.sqrt() + additions**0.5 * off) * (u * (1 + grows))).square()
     largest = sums.largest + off + LAMBDA * square.sqrt()
     if not acc.product_roundings:
-        count, ulp = grid.small(largest)
+        count, ulp = grid.small(largest, acc.exact_bits)
         square = torch.minimum(square, count * ulp.square() / 3)
     bias = torch.where(independent, torch.minimum(_stagnating(x, weight, 2 * u * largest), hard), hard)
     return torch.minimum(LAMBDA * square.sqrt() + bias, hard), bias
@@ -162,7 +161,7 @@ def _truncated(
     total = sums.total + partial_sums.additions(columns, acc) * off
     linear = _worst(acc) * total * (1 + growth(columns, acc))
     if not acc.product_roundings:
-        count, ulp = grid.small(sums.largest + off + linear)
+        count, ulp = grid.small(sums.largest + off + linear, acc.exact_bits)
         linear = torch.minimum(linear, 2 * count * ulp)
     return torch.minimum(linear, hard)
 

@@ -53,18 +53,21 @@ def matmul(
     grown = total + inherited[HARD]
     grid = accumulation.Grid(center, x.radius[HARD] > 0, weight, acc)
     hard = accumulation.hard(grown, columns, grid, acc)
-    lost = accumulation.flushed(center, x.radius[HARD], weight, acc) if acc.flush_to_zero else torch.zeros_like(hard)
+    lost = torch.zeros_like(inherited)
+    if acc.flush_to_zero:
+        lost += accumulation.flushed(center, x.radius[HARD], weight, acc)
     if acc.inside is not None:
-        lost = lost + tensor_core.cut(center, weight, inherited[HARD], grid, acc)
+        lost += tensor_core.cut(center, weight, inherited[HARD], grid, acc)
     # What is inherited passes the additions too; and the reference's own K additions, and its ends, are rounded.
     grows = accumulation.growth(columns, acc)
     floor = accumulation.underflow(columns, acc) + (columns + 4) * F64 * grown
-    is_exact = (hard == 0) & (lost == 0) & (inherited[HARD] == 0) & grid.fits
+    is_exact = (hard == 0) & (lost[HARD] == 0) & (inherited[HARD] == 0) & grid.fits
     radius = torch.where(is_exact, 0.0, inherited * (1 + grows) + lost + floor)
     if bool(hard.any()):
         asked = torch.ones_like(is_exact) if undecided is None else undecided(result, radius[HARD] + hard)
-        off = inherited[SHARP] + lost
-        radius += torch.stack((hard, *accumulation.sharp(center, weight, grown, hard, off, asked, acc, grid)))
+        off = inherited[SHARP] + lost[SHARP]
+        seen = acc.measured or acc
+        radius += torch.stack((hard, *accumulation.sharp(center, weight, grown, hard, off, asked, seen, grid)))
     return settle(result, radius, _kinds(x, weight, result, grown * (1 + grows), radius[HARD], acc))
 
 

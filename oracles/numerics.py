@@ -66,6 +66,8 @@ class Accumulator:
     ranges, each added in order, and their sums in order.
     stripes: a family of orders of its own, in place of these, for a unit that truncates.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal partial sum become 0.
+    measured: what calibration saw on the machine at hand, in all but this the declared accumulator or a finer one. It
+    narrows the sharp radius only. None: not calibrated.
 
     Raises `ValueError` for stripes that do not truncate.
     """
@@ -80,6 +82,7 @@ class Accumulator:
     splits: tuple[int, ...] = (1,)
     stripes: Stripes | None = None
     flush_to_zero: bool = False
+    measured: Accumulator | None = None
 
     def __post_init__(self) -> None:
         if self.stripes is not None and self.rounding != "truncate":
@@ -144,3 +147,8 @@ class Numerics:
     def unit_roundoffs(self) -> tuple[float, float]:
         """u of the two GEMMs' accumulators."""
         return (self.gemm1.unit_roundoff, self.gemm2.unit_roundoff)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the sharp radius follows what was measured, and not only what is declared."""
+        return self.gemm1.measured is not None and self.gemm2.measured is not None

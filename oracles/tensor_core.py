@@ -19,36 +19,50 @@ _PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
 
 
 def cut(x: torch.Tensor, weight: Weight, inherited: torch.Tensor, grid: Grid, acc: Accumulator) -> torch.Tensor:
-    """[C, T, N]: a bound on all that is cut, for x [C, T, K] times the weight [C, N, K]: hard, and of one sign.
+    """[3, C, T, N]: a bound on all that is cut, of one sign, for x [C, T, K] times the weight [C, N, K].
 
     An instruction cuts each of its products and the sum s so far at a quantum relative to the largest of them, which is
     at most max |x| max |w| of its columns, or |s|; and its result. Or, as in `Grid`: bits are cut of small products
     only, two of the coarsest quantum of the largest addend or sum for each. All of it in units after the group's scale,
-    a power of two.
+    a power of two. Sharp radius and bias are those of what was measured, if it was.
     inherited [C, T, N]: what the errors of x make of the sum of magnitudes.
     """
     core = _core(acc)
-    addends = core.columns + 1
-    top_x = formats.grouped(x.abs(), core.columns).amax(-1)
-    top_w = formats.grouped(weight.magnitude, core.columns).amax(-1)
+    seen = core if acc.measured is None else _core(acc.measured)
+    assert seen.columns == core.columns
+    aligned, results, largest = _sums(x, weight, core.columns, acc.group)
+    grows = accumulation.growth(x.shape[-1], acc)
+
+    def bound(core: TensorCore) -> torch.Tensor:
+        # What x may be instead raises the largest product of each instruction, and the sum so far, by no more in all
+        # than is inherited. The sums are what the cuts before have left, and later additions pass a cut on.
+        linear = core.alignment * (core.columns + 1) * (aligned + 2 * inherited)
+        linear = (linear + core.result * (results + 2 * inherited)) * (1 + 2.0**-16 + grows)
+        bits = 2 - math.frexp(max(core.alignment, core.result))[1]
+        count, ulp = grid.small(largest + inherited + linear, bits)
+        return torch.minimum(linear, 2 * count * ulp)
+
+    hard = bound(core)
+    sharp = hard if seen == core else bound(seen)
+    return torch.stack((hard, sharp, sharp))
+
+
+def _sums(x: torch.Tensor, weight: Weight, columns: int, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(sum over all instructions of a bound on the largest addend, sum of |result|, largest of either), [C, T, N]."""
+    top_x = formats.grouped(x.abs(), columns).amax(-1)
+    top_w = formats.grouped(weight.magnitude, columns).amax(-1)
     aligned = top_x @ top_w.mT
     largest = top_x.amax(-1).unsqueeze(-1) * top_w.amax(-1).unsqueeze(-2)
     results = torch.zeros_like(aligned)
-    rows = max(1, _PIECE[x.device.type] * core.columns // x.numel())
+    rows = max(1, _PIECE[x.device.type] * columns // x.numel())
     for first in range(0, aligned.shape[-1], rows):
         part = slice(first, first + rows)
-        steps = block_sums(x, weight.value[:, part], core.columns)
-        sums = steps.view(len(steps), -1, acc.group // core.columns, *steps.shape[2:]).cumsum(2).abs_()
+        steps = block_sums(x, weight.value[:, part], columns)
+        sums = steps.view(len(steps), -1, group // columns, *steps.shape[2:]).cumsum(2).abs_()
         results[..., part] = sums.sum((1, 2))
         aligned[..., part] += sums[:, :, :-1].sum((1, 2))
         largest[..., part] = torch.maximum(largest[..., part], sums.amax((1, 2)))
-    # What x may be instead raises the largest product of each instruction, and the sum so far, by no more in all than
-    # is inherited. The sums are what the cuts before have left of them, and later additions pass a cut on.
-    linear = core.alignment * addends * (aligned + 2 * inherited) + core.result * (results + 2 * inherited)
-    linear = linear * (1 + 2.0**-16 + accumulation.growth(x.shape[-1], acc))
-    coarsest = max(core.alignment, core.result)
-    count, ulp = grid.small(largest + inherited + linear, 2 - math.frexp(coarsest)[1])
-    return torch.minimum(linear, 2 * count * ulp)
+    return aligned, results, largest
 
 
 def overflows(x: Ball, weight: Weight, acc: Accumulator) -> torch.Tensor:

@@ -78,7 +78,7 @@ def test_small_products_bound_the_roundings_of_any_tree(truncates: bool) -> None
         products = [_rounded(Fraction(value), bits, truncates)[0] for value in x if value]
         linear, square = _random_tree(products, bits, truncates, rng) if products else (Fraction(0), Fraction(0))
         largest = float(sum(map(abs, products)) * 2)  # no partial sum is larger, with its errors
-        count, ulp = (value.item() for value in grid.small(torch.tensor([[[largest]]], dtype=F64)))
+        count, ulp = (value.item() for value in grid.small(torch.tensor([[[largest]]], dtype=F64), bits))
         assert linear <= count * ulp * (2 if truncates else 1)
         if not truncates:
             assert square <= count * Fraction(ulp) ** 2 / 3
@@ -86,8 +86,10 @@ def test_small_products_bound_the_roundings_of_any_tree(truncates: bool) -> None
 
 def test_no_small_product_no_rounding() -> None:
     grid = grid_of(torch.full((1, 32), 3.0), torch.ones(1, 32), Accumulator())
-    assert grid.small(torch.tensor([[[2.0**15]]], dtype=F64))[0].item() == 0  # the unit of the weights here is 2**-8
-    assert grid.small(torch.tensor([[[2.0**16]]], dtype=F64))[0].item() == 32
+    assert (
+        grid.small(torch.tensor([[[2.0**15]]], dtype=F64), 24)[0].item() == 0
+    )  # the unit of the weights here is 2**-8
+    assert grid.small(torch.tensor([[[2.0**16]]], dtype=F64), 24)[0].item() == 32
 
 
 def test_uncertain_elements_are_always_small_and_others_stay_as_they_are() -> None:
@@ -95,7 +97,7 @@ def test_uncertain_elements_are_always_small_and_others_stay_as_they_are() -> No
     uncertain = torch.zeros(1, 32, dtype=torch.bool)
     uncertain[0, :2] = True  # the first is 0, but not for sure
     grid = grid_of(x, torch.ones(1, 32), Accumulator(), uncertain)
-    assert grid.small(torch.tensor([[[1.0]]], dtype=F64))[0].item() == 2
+    assert grid.small(torch.tensor([[[1.0]]], dtype=F64), 24)[0].item() == 2
     assert not bool(grid.fits)
 
 
@@ -104,7 +106,7 @@ def test_last_places_further_apart_than_the_grid_has_room() -> None:
     x = torch.tensor([[2.0**-100, 1.0, 2.0**100, *[0.0] * 29]], dtype=F64)
     grid = grid_of(x, torch.full((1, 32), 256.0), Accumulator())  # the unit is 1
     for largest, least in ((2.0**-80, 0), (2.0**10, 1), (2.0**30, 2), (2.0**120, 2), (2.0**130, 3)):
-        assert grid.small(torch.tensor([[[largest]]], dtype=F64))[0].item() >= least
+        assert grid.small(torch.tensor([[[largest]]], dtype=F64), 24)[0].item() >= least
 
 
 @pytest.mark.parametrize(("flush", "fits"), [(False, True), (True, False)])
