@@ -11,11 +11,12 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 
@@ -169,10 +170,16 @@ def folder() -> Path:
 
 def environment(oracle: AnyOracle, name: str, device: torch.device) -> dict[str, str]:
     """All that an accumulator may depend on. device: of the problems; an oracle may compute on another one."""
-    here = fingerprint.take(oracle)
-    told: dict[str, Any] = {name: getattr(here, name) for name in ("difftest", "torch", "arch", "cpu", "isa")}
-    told |= {f"package {package}": version for package, version in here.packages.items()}
-    return told | {"oracle": name, "device": device.type, "gpu": _gpus()}
+    packages = fingerprint.packages_of(oracle)
+    return {
+        "oracle": name,
+        "device": device.type,
+        "gpu": _gpus(),
+        "torch": torch.__version__,
+        "arch": platform.machine(),
+        "cpu": fingerprint.cpu_model(),
+        "isa": torch.backends.cpu.get_cpu_capability(),
+    } | {f"package {package}": version for package, version in packages.items()}
 
 
 def _gpus() -> str:

@@ -47,7 +47,7 @@ def take(candidate: AnyOracle) -> Fingerprint:
         torch=torch.__version__,
         platform=platform.platform(),
         arch=platform.machine(),
-        cpu=_cpu_model(),
+        cpu=cpu_model(),
         isa=torch.backends.cpu.get_cpu_capability(),
         packages=packages_of(candidate),
         radius_model=RADIUS_MODEL,
@@ -70,7 +70,8 @@ def packages_of(candidate: AnyOracle) -> dict[str, str]:
     return versions
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """What the machine calls its processor."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

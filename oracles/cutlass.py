@@ -49,6 +49,7 @@ class Adapter:
 
     name: str
     numerics = NUMERICS
+    packages = ("flashinfer-python",)
     _mode: str
 
     def __init__(self, *, tactics: bool = False) -> None:

@@ -136,8 +136,10 @@ def e4m3_encode(value: torch.Tensor) -> torch.Tensor:
 def mxfp4_dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """uint8 [..., K/2] and E8M0 bytes [..., K/32] -> float64 [..., K], exactly."""
     pairs, codes = _pairs(packed.device), packed.flatten().int()
-    # On a GPU index_select gives a block of threads to each pair.
-    values = pairs[codes] if packed.is_cuda else pairs.index_select(0, codes)
+    if packed.is_cuda:  # where a row of 16 bytes gets a block of threads of its own, but not a number of 8 bytes
+        values = pairs.float().view(torch.int64)[:, 0][codes].view(torch.float32)
+    else:
+        values = pairs.index_select(0, codes)
     return _scaled(values.view(*packed.shape[:-1], 2 * packed.shape[-1]), scale)
 
 
