@@ -14,8 +14,9 @@ _PRECISE = Transcendental()
 class RouterNumerics:
     """The recipe, in the order of the computation.
 
-    scores: dtype that a score is rounded to ("logits": that of the logits; "either": float32 or that). A sum with the
-    bias, of a group's best two and of the chosen weights, and the division, are float32.
+    scores: dtype that a score is rounded to, and a weight that is not divided by the sum ("logits": that of the logits;
+    "either": float32 or that). A sum with the bias, of a group's best two and of the chosen weights, and the division,
+    are float32.
     transcendental: accuracy of exp and of the division.
     nan: where a NaN score ranks. "last": behind every number, "first": before every number, "any": no promise.
     """

@@ -64,6 +64,8 @@ class RoutingEnclosure:
             low, high = self._shares(low, high)
         factor = formats.round_to(torch.tensor(scores.routed_scaling_factor, dtype=torch.float64), "float32").item()
         center, low, high = center * factor, low * factor * (1 - _U), high * factor * (1 + _U)
+        if not scores.renormalise:  # the division by a float32 sum leaves float32
+            center, low, high = _rounded(center, low, high, self.numerics, self.scenario)
         quantum = _quantum(self.numerics.transcendental)
         low = torch.where(low < _TINY, (low - quantum).clamp(min=0.0), low)
         high = torch.where((high > 0) & (high < _TINY), high + quantum, high)
