@@ -35,12 +35,20 @@ _BY_NAME = (
 
 _SERVER = (
     "sglang.srt.eplb.expert_distribution",
+    "sglang.srt.layers.moe.token_dispatcher.deepep",
+    "sglang.srt.layers.moe.token_dispatcher.deepep_v2",
+    "sglang.srt.layers.moe.token_dispatcher.flashinfer",
+    "sglang.srt.layers.moe.token_dispatcher.flashinfer_utils",
+    "sglang.srt.layers.moe.token_dispatcher.mooncake",
+    "sglang.srt.layers.moe.token_dispatcher.moriep",
+    "sglang.srt.layers.moe.token_dispatcher.nixl",
+    "sglang.srt.layers.moe.token_dispatcher.pplx",
     "sglang.srt.lora.marlin_lora_temp",
     "sglang.srt.model_executor",
     "sglang.srt.state_capturer",
     "sglang.srt.utils.hf_transformers",
 )
-"""Stood in for: statistics, adapters, the forward batch, model files."""
+"""Stood in for: statistics, exchange between ranks, adapters, the forward batch, model files."""
 
 _LAYERS = (
     "sglang.srt.layers.quantization.mxfp4",
