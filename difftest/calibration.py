@@ -113,6 +113,10 @@ def narrowed(acc: Accumulator, seen: Sequence[Addition]) -> Accumulator:
     if acc.inside is not None and inner:
         core = dataclasses.replace(acc.inside, alignment=min(acc.inside.alignment, _alignment(inner[0])))
         measured = dataclasses.replace(measured, inside=core)
+    if acc.stripes is not None and inner:
+        core = acc.stripes.core
+        core = dataclasses.replace(core, alignment=min(core.alignment, _alignment(inner[0])))
+        measured = dataclasses.replace(measured, stripes=dataclasses.replace(acc.stripes, core=core))
     return measured
 
 

@@ -69,7 +69,7 @@ class Accumulator:
     measured: what calibration saw on the machine at hand, in all but this the declared accumulator or a finer one. It
     narrows the sharp radius only. None: not calibrated.
 
-    Raises `ValueError` for stripes that do not truncate.
+    Raises `ValueError` for stripes that do not truncate, or that cut more coarsely than `unit_roundoff` says.
     """
 
     unit_roundoff: float = 2.0**-24
@@ -85,8 +85,13 @@ class Accumulator:
     measured: Accumulator | None = None
 
     def __post_init__(self) -> None:
-        if self.stripes is not None and self.rounding != "truncate":
+        if self.stripes is None:
+            return
+        if self.rounding != "truncate":
             raise ValueError(f'rounding = {self.rounding!r}: must be "truncate" with stripes')
+        coarsest = max(self.stripes.core.alignment, self.stripes.core.result)
+        if coarsest > 2 * self.unit_roundoff:
+            raise ValueError(f"unit_roundoff = {self.unit_roundoff}: must be at least half of the core's {coarsest}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,15 +11,15 @@ import torch
 from simulate import Choices
 
 from difftest import calibration, probe
-from difftest.calibration import Calibration, InvalidCalibration
+from difftest.calibration import Calibration, InvalidCalibration, narrowed
 from difftest.engine import Engine
 from difftest.outcome import Verdict
 from difftest.probe import Addition, Unmeasurable
 from oracles.grouped_mm import GroupedMM
-from oracles.numerics import Accumulator, Numerics, TensorCore
+from oracles.numerics import Accumulator, Numerics, Stripes, TensorCore
 from oracles.problem import Problem, build
 from oracles.reference import Reference, enclose
-from strategies.scenario import Scenario, Shape
+from strategies.scenario import Scenario, Shape, Values
 
 CPU = torch.device("cpu")
 SCENARIO = Scenario(shape=Shape(tokens=3, hidden=128, intermediate=64, experts=2, top_k=2))
@@ -157,6 +157,25 @@ def test_a_finer_alignment_narrows_the_sharp_radius() -> None:
     )
     assert torch.equal(one.hard, other.hard)
     assert other.sharp.mean() < 0.2 * one.sharp.mean()
+
+
+def test_the_tensor_core_of_stripes_is_narrowed_too() -> None:
+    acc = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4)))
+    seen = [
+        Addition(distance=1, bits=26, rounding="truncate", up_to=25),
+        Addition(distance=16, bits=24, rounding="nearest", up_to=24),
+    ]
+    fine = narrowed(acc, seen)
+    assert fine.rounding == "truncate"
+    assert fine.stripes == Stripes(columns=64, lanes=(2, 4), core=TensorCore(alignment=2.0**-25))
+    problem = build(dataclasses.replace(SCENARIO, values=Values(rule="wide", scale_low=100, scale_high=140)))
+    one, other = (
+        enclose(problem, Numerics(gemm1=found, gemm2=found, gemm1_output="float32", gemm2_output="float32"))
+        for found in (acc, dataclasses.replace(acc, measured=fine))
+    )
+    assert torch.equal(one.hard, other.hard)
+    assert bool((other.sharp <= one.sharp).all())
+    assert other.sharp.mean() < 0.9 * one.sharp.mean()
 
 
 def test_the_engine_uses_it_and_says_so(taken: Calibration, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,8 @@ def test_stripes_truncate_and_hold_whole_turns() -> None:
         Stripes(columns=64, lanes=(2, 3))
     with pytest.raises(ValueError, match="rounding = 'nearest': must be \"truncate\" with stripes"):
         Accumulator(stripes=Stripes(columns=64, lanes=(4,)))
+    with pytest.raises(ValueError, match=r"unit_roundoff = .*: must be at least half of the core's 0.0625"):
+        Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(4,), core=TensorCore(alignment=2.0**-4)))
 
 
 def test_block_sums() -> None:
