@@ -19,6 +19,7 @@ import oracles
 from difftest import cases, events, fingerprint
 from difftest.ballots import Poll
 from difftest.claims import Claims
+from difftest.coverage import Coverage, Tally
 from difftest.events import Handler
 from difftest.findings import Summary
 from difftest.harvest import Harvest
@@ -34,6 +35,7 @@ from strategies import router_scenarios, scenarios
 from strategies.capability import Capability
 from strategies.plain import AnyScenario
 from strategies.router_capability import RouterCapability
+from strategies.scenario import Scenario
 
 
 def run(options: Options, emit: Handler, shards: Iterable[int] | None = None) -> Summary:
@@ -138,6 +140,7 @@ class _Campaign:
         # Drawn for those that can run: what only a missing one could do would be unsupported by all others.
         able = [capability_of(self._oracles[spec]) for spec in self.judges]
         self._capability = functools.reduce(_union, able) if able else Capability()
+        self._tally = Tally(self._capability) if isinstance(self._capability, Capability) else None
         self._scenarios = 0
         self._verdicts: dict[str, Counter[Verdict]] = {spec: Counter() for spec in self.judges}
         self._unsupported: dict[str, Counter[str]] = {spec: Counter() for spec in self.judges}
@@ -185,6 +188,8 @@ class _Campaign:
         outcomes = tuple(judge.check(scenario) for judge in self.judges.values())
         seconds = time.monotonic() - started
         self._scenarios += 1
+        if self._tally is not None and isinstance(scenario, Scenario):
+            self._tally.take(scenario)
         for spec, outcome in zip(self.judges, outcomes, strict=True):
             self._verdicts[spec][outcome.verdict] += 1
             if outcome.reason is not None:
@@ -214,6 +219,7 @@ class _Campaign:
             findings=tuple(self.harvest.findings),
             replays=self._replays,
             ledger_failures=tuple(self._ledger_failures),
+            coverage=Coverage() if self._tally is None else self._tally.coverage,
             missing=self.missing,
             required=tuple(spec for spec in self._options.require if spec in self.missing),
             seconds=time.monotonic() - self._started,

@@ -56,6 +56,9 @@ _CHOICES = frozenset(
 )
 """Departures that are one of a list: another one is another departure."""
 
+SIMPLEST_FACTOR = 2.0
+"""Of a router's weights, after 1: it shows a factor that is lost or applied twice, and rounds nothing."""
+
 _UNIT_BYTE, _NAN_BYTE = 127, 0xFF  # E8M0
 
 _REPEATS = "repeats"
@@ -108,7 +111,7 @@ def _distances(scenario: Scenario) -> dict[str, float]:
         "output_dtype": _position(scenario.output_dtype, OutputDtype),
         "biases": layer.biases != "none",
         "moe_tp": layer.moe_tp_size - 1 + layer.moe_tp_rank,
-        "routed_scaling_factor": layer.routed_scaling_factor != 1.0,
+        "routed_scaling_factor": (1.0, SIMPLEST_FACTOR, layer.routed_scaling_factor).index(layer.routed_scaling_factor),
         "routing_rule": _position(scenario.routing.rule, RoutingRule),
         "values_rule": _position(values.rule, ValueRule),
         "x_exponent": abs(values.x_exponent),

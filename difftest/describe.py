@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from difftest.cases import Case
+from difftest.coverage import Coverage
 from difftest.events import CaseNotSaved, JournalLost
 from difftest.explain.explanation import Explanation
 from difftest.findings import Finding, Mistake, Summary, mistakes
@@ -21,6 +22,9 @@ from difftest.votes import AGREE, DIFFER, UNASKED, Pairs, Votes
 from strategies.plain import AnyScenario
 from strategies.router import RouterScenario
 from strategies.scenario import Scenario
+
+_SHOWN = 8
+"""Of axis values that were never drawn, so many are named."""
 
 MANY_EDITS = 6
 """A scenario's line shows this many edits; the case file holds them all."""
@@ -272,6 +276,7 @@ def summary_lines(summary: Summary, options: Options) -> list[str]:
     if summary.one_offs:
         lines.append(f"one-offs: {summary.one_offs} (outside the sharp radius once, not again in three redraws)")
     lines += pair_lines(summary.pairs)
+    lines += coverage_lines(summary.coverage)
     lines += [f"known: {path}: {count(number, 'scenario')}" for path, number in summary.known.most_common()]
     reported = {str(finding.bucket) for finding in summary.findings}
     for bucket, number in summary.elsewhere.most_common():
@@ -283,6 +288,22 @@ def summary_lines(summary: Summary, options: Options) -> list[str]:
     lines += missing_lines(summary.missing)
     lines += [f"required and missing: {name}" for name in summary.required]
     return [*lines, f"seed: {options.seed} (again with: {options.command()})"]
+
+
+def coverage_lines(coverage: Coverage) -> list[str]:
+    """What was drawn of the space of scenarios, the values that were not, and the pairs of axes with most gaps."""
+    if not coverage.pairs:
+        return []
+    absent, gaps, pairs = coverage.missing_values, coverage.missing_pairs, coverage.possible_pairs
+    values = f"{len(coverage.values) - len(absent)} of {len(coverage.values)} axis values"
+    lines = [f"coverage: {values}, {len(pairs) - len(gaps)} of {len(pairs)} pairs of them"]
+    if absent:
+        more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
+        lines.append(f"  never drawn: {', '.join(map(' '.join, absent[:_SHOWN]))}{more}")
+    axes = Counter(f"{first[0]} with {second[0]}" for first, second in gaps)
+    if axes and not absent:
+        lines.append(f"  most gaps: {', '.join(f'{pair} {number}' for pair, number in axes.most_common(3))}")
+    return lines
 
 
 def ledger_lines(summary: Summary) -> list[str]:

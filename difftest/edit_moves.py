@@ -47,6 +47,14 @@ def drop_edits(scenario: Scenario) -> Iterator[Scenario]:
         size //= 2
 
 
+def without_one_edit(scenario: Scenario) -> Iterator[tuple[Edit, Scenario]]:
+    """Each edit, and the scenario without it."""
+    edits = _all_edits(scenario)
+    for position, edit in enumerate(edits):
+        for fewer in _edited(scenario, edits[:position] + edits[position + 1 :]):
+            yield edit, fewer
+
+
 def simplify_edits(scenario: Scenario) -> Iterator[Scenario]:
     """Each edit's places towards 0, its content and its kind to a simpler one."""
     edits = _all_edits(scenario)

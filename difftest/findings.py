@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from difftest.coverage import Coverage
 from difftest.explain.explanation import Explanation, Match
 from difftest.outcome import Bucket, Outcome, Verdict
 from difftest.votes import Pairs, Votes
@@ -106,10 +107,11 @@ class Summary:
 
     scenarios: distinct ones drawn. verdicts: by candidate, how many scenarios had each. unsupported: by candidate,
     scenarios by the oracle's reason. one_offs: elements outside the sharp radius once, which redraws did not repeat.
-    pairs: how often each two candidates agreed. known: scenarios by open case of the ledger that explains them (its
-    file name). elsewhere: scenarios by bucket (its slug) that another shard reports. replays: cases by their replay's
-    status. ledger_failures: one line for each replayed case that is not as the ledger says. missing: candidates that
-    cannot run here and why. required: those of them that --require names.
+    pairs: how often each two candidates agreed. coverage: what of the space of scenarios was drawn. known: scenarios
+    by open case of the ledger that explains them (its file name). elsewhere: scenarios by bucket (its slug) that
+    another shard reports. replays: cases by their replay's status. ledger_failures: one line for each replayed case
+    that is not as the ledger says. missing: candidates that cannot run here and why. required: those of them that
+    --require names.
     """
 
     scenarios: int = 0
@@ -122,6 +124,7 @@ class Summary:
     findings: tuple[Finding, ...] = ()
     replays: Counter[str] = field(default_factory=Counter)
     ledger_failures: tuple[str, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
     missing: Mapping[str, str] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -138,6 +141,7 @@ class Summary:
             findings=self.findings + other.findings,
             replays=self.replays + other.replays,
             ledger_failures=self.ledger_failures + other.ledger_failures,
+            coverage=self.coverage + other.coverage,
             missing={**self.missing, **other.missing},
             required=tuple(dict.fromkeys(self.required + other.required)),
             seconds=self.seconds + other.seconds,
@@ -162,6 +166,7 @@ class Summary:
             "findings": [finding.to_json() for finding in self.findings],
             "replays": dict(self.replays),
             "ledger_failures": list(self.ledger_failures),
+            "coverage": self.coverage.to_json(),
             "missing": dict(self.missing),
             "required": list(self.required),
             "seconds": self.seconds,
@@ -181,6 +186,7 @@ class Summary:
             findings=tuple(Finding.from_json(finding) for finding in data["findings"]),
             replays=Counter(data["replays"]),
             ledger_failures=tuple(data["ledger_failures"]),
+            coverage=Coverage.from_json(data["coverage"]),
             missing=data["missing"],
             required=tuple(data["required"]),
             seconds=data["seconds"],

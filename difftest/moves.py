@@ -11,18 +11,22 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
-from difftest.edit_moves import drop_edits, simplify_edits
+from difftest.complexity import SIMPLEST_FACTOR
+from difftest.edit_moves import drop_edits, simplify_edits, without_one_edit
 from difftest.refit import changed, replaced
 from difftest.router import moves as router_moves
 from difftest.search import smaller, smaller_widths
 from strategies.plain import AnyScenario
 from strategies.router import RouterScenario
-from strategies.scenario import Replay, Scenario
+from strategies.scenario import MaskRow, MaskSlot, Replay, Scenario, ValueEdit
 
 Move = Callable[[Scenario], Iterator[Scenario]]
 
 SEEDS = range(4)
 """Seeds that are tried for a rule; one draw in a few is enough when a smaller shape lost the failure by chance."""
+
+TACTICS = 4
+"""The first so many are tried in any case."""
 
 _DEFAULTS = {spec.name: spec.default for spec in dataclasses.fields(Scenario) if spec.name not in ("shape", "parallel")}
 _PARTS = ("activation", "layer", "routing", "values", "execution")
@@ -56,6 +60,10 @@ def default_each(scenario: Scenario) -> Iterator[Scenario]:
         for fields in groups:
             yield from changed(scenario, **{name: {field: defaults[field] for field in fields}})
     yield from changed(scenario, values={"rule": "integer"})
+    yield from changed(scenario, layer={"routed_scaling_factor": SIMPLEST_FACTOR})
+    if scenario.execution.tactic is not None:  # a tactic's neighbours are no simpler forms of it
+        for tactic in range(min(scenario.execution.tactic, TACTICS)):
+            yield from changed(scenario, execution={"tactic": tactic})
     sign = -1 if scenario.values.x_exponent < 0 else 1
     for exponent in smaller(abs(scenario.values.x_exponent), 0):
         yield from changed(scenario, values={"x_exponent": sign * exponent})
@@ -124,6 +132,31 @@ def tokens_for_padding(scenario: Scenario) -> Iterator[Scenario]:
         yield from changed(scenario, shape={"tokens": tokens}, execution={"padding": 0})
 
 
+def padding_for_edits(scenario: Scenario) -> Iterator[Scenario]:
+    """A padding row in the place of an edit: a masked one is what a masked slot makes of its row, and a routed one is
+    NaN throughout."""
+    tokens = scenario.shape.tokens
+    execution: dict[str, Any] = {"padding": max(1, scenario.execution.padding)}
+    for edit, fewer in without_one_edit(scenario):
+        if isinstance(edit, ValueEdit):
+            if edit.value not in ("nan", "inf", "-inf"):
+                continue
+            execution = execution | {"padding_rows": "routed"}
+        elif not isinstance(edit, MaskSlot | MaskRow):
+            continue
+        for number in dict.fromkeys((tokens - 1, tokens)):
+            yield from changed(fewer, shape={"tokens": number}, execution=execution)
+
+
+def slots_for_factor(scenario: Scenario) -> Iterator[Scenario]:
+    """Two slots in the place of a factor on the router weights: that of a row's only slot is 1, which hides them."""
+    if scenario.layer.routed_scaling_factor != 1.0 and scenario.shape.top_k == 1:
+        experts = max(2, scenario.shape.experts)
+        if experts % scenario.parallel.ep_size == 0:
+            shape = {"experts": experts, "top_k": 2}
+            yield from changed(scenario, shape=shape, layer={"routed_scaling_factor": 1.0})
+
+
 def _grouped(
     scenario: Scenario, ep_size: int, ep_rank: int, local: int, top_k: int, **changes: Any
 ) -> Iterator[Scenario]:
@@ -180,6 +213,8 @@ MOVES: tuple[Move, ...] = (
     drop_edits,
     default_all,
     tokens_for_padding,
+    padding_for_edits,
+    slots_for_factor,
     shrink_widths,
     shrink_experts,
     shrink_tokens,

@@ -12,7 +12,7 @@ Tensor = torch.Tensor
 
 
 def _summed_in_bfloat16(blocks: Tensor) -> Tensor:
-    """float32 [T, N]: the sum of float64 [B, T, N], rounded to bfloat16 at each addition."""
+    """float32 [..., N]: the sum of float64 [B, ..., N], rounded to bfloat16 at each addition."""
     total = torch.zeros(blocks.shape[1:], device=blocks.device)
     for block in blocks:
         total = (total.double() + block).to(torch.bfloat16).float()

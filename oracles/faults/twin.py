@@ -83,7 +83,7 @@ class Call:
 
     @property
     def tile(self) -> int:
-        """Rows of one expert that are computed together."""
+        """Rows of one expert that a kernel would compute together; no row depends on another here."""
         return TILES[self.tactic // len(SPLITS)]
 
     @property
@@ -266,25 +266,26 @@ class Twin:
     def dot(self, call: Call, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """float32 [P, N]: each pair's x [P, K] times its expert's weight [N, K]."""
         out = self.allocate(call.problem, (len(x), weight.shape[1]), torch.float32)
-        first = 0
-        for expert, count in enumerate(torch.bincount(call.expert, minlength=len(weight)).tolist()):
-            if count:
-                columns = in_groups(weight[expert].double()).movedim(0, 2)
-                for start in range(first, first + count, call.tile):
-                    rows = slice(start, min(start + call.tile, first + count))
-                    blocks = in_groups(x[rows].double()).transpose(0, 1)
-                    out[rows] = self.accumulated(call, torch.bmm(blocks, columns))
-            first += count
+        if not len(x):
+            return out
+        used, which = torch.unique_consecutive(call.expert, return_inverse=True)
+        place = call.place
+        # Each expert's rows side by side, with rows of 0 below those of an expert that has fewer.
+        rows = x.new_zeros(len(used), int(place.max()) + 1, x.shape[1], dtype=torch.float64)
+        rows[which, place] = x.double()
+        columns = weight[used].double()
+        blocks = in_groups(rows).transpose(1, 2) @ in_groups(columns).movedim(1, 3)
+        out.copy_(self.accumulated(call, blocks.transpose(0, 1))[which, place])
         return out
 
     def accumulated(self, call: Call, blocks: torch.Tensor) -> torch.Tensor:
-        """float32 [T, N]: the sum over the K blocks, float64 [K/32, T, N], as the tactic orders it."""
+        """float32 [..., N]: the sum over the K blocks, float64 [K/32, ..., N], as the tactic orders it."""
         if call.splits == 1 or len(blocks) % call.splits:
             return self.summed(blocks)
         return self.summed(torch.stack([self.summed(part) for part in blocks.chunk(call.splits)]).double())
 
     def summed(self, blocks: torch.Tensor) -> torch.Tensor:
-        """float32 [T, N]: the sum of float64 [B, T, N], rounded at each addition."""
+        """float32 [..., N]: the sum of float64 [B, ..., N], rounded at each addition."""
         total = torch.zeros(blocks.shape[1:], device=blocks.device)
         for block in blocks:
             total = (total.double() + block).float()
