@@ -8,28 +8,35 @@ import hashlib
 import os
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
 import oracles
-from difftest import cases, events, fingerprint
+from difftest import cases, events
 from difftest.ballots import Poll
 from difftest.claims import Claims
 from difftest.coverage import Coverage, Tally
+from difftest.engine import Pending
+from difftest.environment import EnvironmentNotFound
 from difftest.events import Handler
+from difftest.executors import Executors, Isolation
 from difftest.findings import Summary
+from difftest.fingerprint import Fingerprint
 from difftest.harvest import Harvest
+from difftest.introduction import Introduction
 from difftest.journal import Journal, JournalError, leftovers
 from difftest.judges import Judge
 from difftest.ledger import Ledger, crashing
 from difftest.options import PROFILES, Options, shards_of, share_of
 from difftest.outcome import Verdict
 from difftest.stream import Stream
-from oracles.base import AnyCapability, AnyOracle, capability_of, missing_of
+from difftest.worker import WorkerFailed
+from oracles.base import AnyCapability, missing_of
 from oracles.reference import Reference
 from strategies import router_scenarios, scenarios
 from strategies.capability import Capability
@@ -73,14 +80,16 @@ def run_shard(
     emit: Handler,
     claims: Claims | None = None,
     known: Sequence[Path] | None = None,
+    executors: Executors | None = None,
 ) -> Summary:
     """Run one shard, as a part of a campaign that several processes share; the summaries of all shards add up.
 
     claims: on a folder of this campaign that the processes share, so that a bucket is shrunk by one of them.
     known: the ledger's case files; by default all in its folder, those that other shards have just saved included.
+    executors: that stay warm for the next shard; by default new ones.
     Raises `OracleNotFound` for a spec that names none.
     """
-    with _campaign(options, emit, claims or Claims(), known) as campaign:
+    with _campaign(options, emit, claims or Claims(), known, executors) as campaign:
         campaign.recover()
         campaign.generate(shard)
         campaign.shrink()
@@ -94,9 +103,18 @@ def journal_folder(options: Options) -> Path:
     return Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / digest
 
 
+def executors_for(options: Options) -> Executors:
+    """Where the cases of a campaign run."""
+    return Executors(options.candidates, Isolation.of(options))
+
+
 @contextlib.contextmanager
 def _campaign(
-    options: Options, emit: Handler, claims: Claims, known: Sequence[Path] | None = None
+    options: Options,
+    emit: Handler,
+    claims: Claims,
+    known: Sequence[Path] | None = None,
+    executors: Executors | None = None,
 ) -> Iterator[_Campaign]:
     """A campaign with a journal, or without one where that cannot be written."""
     with contextlib.ExitStack() as stack:
@@ -107,40 +125,74 @@ def _campaign(
             journal = None
         if known is None:
             known = cases.known(options.cases, options.candidates)
-        campaign = _Campaign(options, emit, claims, known, journal)
-        for judge in campaign.judges.values():
-            stack.callback(judge.close)
-        yield campaign
+        if executors is None:
+            executors = stack.enter_context(executors_for(options))
+        yield _Campaign(options, emit, claims, known, journal, executors)
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A scenario that was handed over. started: on the monotonic clock. pending: by candidate, in their order."""
+
+    shard: int
+    scenario: AnyScenario
+    started: float
+    pending: tuple[Pending, ...]
 
 
 class _Campaign:
     def __init__(
-        self, options: Options, emit: Handler, claims: Claims, known: Sequence[Path], journal: Journal | None
+        self,
+        options: Options,
+        emit: Handler,
+        claims: Claims,
+        known: Sequence[Path],
+        journal: Journal | None,
+        executors: Executors,
     ) -> None:
         self._options = options
         self._emit = emit
         self._started = time.monotonic()
-        self._oracles: Mapping[str, AnyOracle] = {spec: oracles.find(spec) for spec in options.candidates}
+        self._executors = executors
+        executors.isolate(crashing(options.cases) & set(options.candidates))  # also what another shard has just found
         absent = missing_of(oracles.find(options.reference))
-        lacking = {spec: missing_of(oracle) or absent for spec, oracle in self._oracles.items()}
-        self.missing = {spec: reason for spec, reason in lacking.items() if reason is not None}
-        environment = functools.cache(lambda spec: fingerprint.take(self._oracles[spec]))
-        self._ledger = Ledger(known, self._oracles, options.reference, environment)
-        self.harvest = Harvest(options, emit, claims, self._ledger, environment, lambda found: self._poll.votes(found))
-        self.judges = {
-            spec: Judge(spec, options.reference, journal, self._lost_journal)
-            for spec in self._oracles
-            if spec not in self.missing
-        }
-        for spec in crashing(options.cases) & self.judges.keys():  # also what another shard has just found
-            self.judges[spec].isolate()
+        self.missing: dict[str, str] = {}
+        self.judges: dict[str, Judge] = {}
+        introductions: dict[str, Introduction] = {}
+        for spec in options.candidates:
+            try:
+                judge = Judge(executors.of(spec, options.reference), journal, self._lost_journal)
+            except (EnvironmentNotFound, WorkerFailed) as error:
+                self.missing[spec] = str(error)
+                continue
+            introductions[spec] = judge.introduction
+            reason = judge.introduction.missing or absent
+            if reason is None:
+                self.judges[spec] = judge
+            else:
+                self.missing[spec] = reason
+
+        def environment(spec: str) -> Fingerprint | None:
+            return introductions[spec].fingerprint if spec in introductions else None
+
+        self._ledger = Ledger(known, options.candidates, options.reference, environment)
+        self.harvest = Harvest(
+            options,
+            emit,
+            claims,
+            self._ledger,
+            lambda spec: introductions[spec].fingerprint,
+            lambda found: self._poll.votes(found),
+        )
         # Radii are those of the recipe: with another oracle as the reference, nothing follows from its agreement.
         by_recipe = isinstance(oracles.find(options.reference), Reference)
         self._poll = Poll({spec: judge.ballot for spec, judge in self.judges.items()} if by_recipe else {})
         # Drawn for those that can run: what only a missing one could do would be unsupported by all others.
-        able = [capability_of(self._oracles[spec]) for spec in self.judges]
+        able = [judge.introduction.capability for judge in self.judges.values()]
         self._capability = functools.reduce(_union, able) if able else Capability()
         self._tally = Tally(self._capability) if isinstance(self._capability, Capability) else None
+        self._ahead = max((judge.ahead for judge in self.judges.values()), default=0)
+        self._running: deque[_Running] = deque()
         self._scenarios = 0
         self._verdicts: dict[str, Counter[Verdict]] = {spec: Counter() for spec in self.judges}
         self._unsupported: dict[str, Counter[str]] = {spec: Counter() for spec in self.judges}
@@ -153,7 +205,7 @@ class _Campaign:
 
     def replay_ledger(self) -> None:
         """Run the ledger's cases about our candidates."""
-        for done in self._ledger.replay():
+        for done in self._ledger.replay(self._executors):
             self._replays[str(done.status)] += 1
             if not done.expected:
                 self._ledger_failures.append(f"{done.path}: {done.message}")
@@ -162,14 +214,26 @@ class _Campaign:
     def recover(self) -> None:
         """Take in the case that an earlier process of these campaigns did not survive."""
         try:
-            crashes = [case.crashed() for case in leftovers(journal_folder(self._options))]
+            left = list(leftovers(journal_folder(self._options)))
         except JournalError as error:
             self._lost_journal(error)
             return
-        for crash in crashes:
-            if crash.candidate in self.judges:
-                self.judges[crash.candidate].isolate()
-                self.harvest.collect(crash, None, self._scenarios)
+        for case in left:
+            if case.candidate not in self.judges:
+                continue
+            self._isolate(case.candidate)
+            judge = self.judges[case.candidate]
+            outcome = judge.check(case.scenario, checks=case.checks)
+            # A case that took its own process along did not take the one that kept the journal.
+            findings = outcome.findings or (() if case.isolated else (case.crashed(),))
+            for finding in findings:
+                self.harvest.collect(finding, None, self._scenarios, judge)
+
+    def _isolate(self, spec: str) -> None:
+        if not self._executors.isolates(spec):
+            self._executors.isolate({spec})
+            self.judges[spec].move(self._executors.of(spec, self._options.reference))
+            self._ahead = max(self._ahead, self.judges[spec].ahead)
 
     def _stream(self, shard: int) -> Stream:
         strategy = _strategy(self._capability, PROFILES[self._options.profile].shapes)
@@ -180,13 +244,26 @@ class _Campaign:
         """Draw and judge the shard's scenarios."""
         before = self._scenarios
         if self.judges and share_of(self._options.examples, shard):
-            self._stream(shard).each(lambda scenario: self._judge(shard, scenario))
+            self._stream(shard).each(lambda scenario: self._begin(shard, scenario))
+            while self._running:
+                self._finish(self._running.popleft())
         self._emit(events.ShardFinished(shard=shard, scenarios=self._scenarios - before))
 
-    def _judge(self, shard: int, scenario: AnyScenario) -> None:
+    def _begin(self, shard: int, scenario: AnyScenario) -> None:
+        """Hand the scenario over to every candidate, and wait for those that were handed over long ago.
+
+        They end in the order in which they began, so that a seed finds the same first sightings however fast they are.
+        """
         started = time.monotonic()
-        outcomes = tuple(judge.check(scenario) for judge in self.judges.values())
-        seconds = time.monotonic() - started
+        pending = tuple(judge.submit(scenario) for judge in self.judges.values())
+        self._running.append(_Running(shard, scenario, started, pending))
+        while len(self._running) > self._ahead:
+            self._finish(self._running.popleft())
+
+    def _finish(self, running: _Running) -> None:
+        shard, scenario = running.shard, running.scenario
+        outcomes = tuple(pending.result() for pending in running.pending)
+        seconds = time.monotonic() - running.started
         self._scenarios += 1
         if self._tally is not None and isinstance(scenario, Scenario):
             self._tally.take(scenario)

@@ -15,10 +15,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from difftest.files import write_whole
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Bucket, InvalidOutcome, Outcome
-from strategies.plain import AnyScenario
+from difftest.sequence import Step
+from strategies.plain import AnyScenario, InvalidScenario
+from strategies.reading import read
 
-FORMAT_VERSION = 1
-"""Version of the file's form. A reader refuses any other one."""
+FORMAT_VERSION = 2
+"""Version of the file's form. A reader refuses newer ones. Version 2 has `sequence`; a case without one is written as
+version 1, which older readers know."""
+
+_OF_GPUS = ("device", "build")
+"""Fields of the environment that a case of a CPU oracle does not have."""
 
 SUFFIX = ".case.json"
 SHIPPED = Path(__file__).parent / "suite" / "cases"
@@ -79,7 +85,8 @@ class Case:
     outcome: of the smallest scenario; a replay runs this one. worst: the outcome with the largest error seen, of the
     same bucket. environment: where `outcome` was seen. found: None for a case that no campaign drew. upstream: link
     to the report of an open case. deviation: the name of what the kernel does otherwise, one for all cases of one
-    cause. explanation: what the mistake is, in the words of whoever looked into it.
+    cause. explanation: what the mistake is, in the words of whoever looked into it. sequence: what a new process must
+    run before the scenario, where that alone does not show it.
     Raises `InvalidCase` when the parts do not fit together.
     """
 
@@ -92,6 +99,7 @@ class Case:
     deviation: str | None = None
     explanation: str | None = None
     found: Found | None = None
+    sequence: tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.outcome.is_finding:
@@ -126,16 +134,21 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file. `bucket` is there for people and for search; a reader checks that it is right."""
-        data: dict[str, Any] = {"version": FORMAT_VERSION, "bucket": str(self.bucket), "status": str(self.status)}
+        version = FORMAT_VERSION if self.sequence else 1
+        data: dict[str, Any] = {"version": version, "bucket": str(self.bucket), "status": str(self.status)}
         for name in ("upstream", "deviation", "explanation"):
             if getattr(self, name) is not None:
                 data[name] = getattr(self, name)
         data["applies_to"] = {"packages": dict(self.applies_to.packages), "arch": list(self.applies_to.arch)}
         data["outcome"] = self.outcome.to_json()
         data["worst"] = self.worst.to_json()
+        if self.sequence:
+            data["sequence"] = [step.to_json() for step in self.sequence]
         if self.found is not None:
             data["found"] = dataclasses.asdict(self.found)
-        data["environment"] = dataclasses.asdict(self.environment)
+        data["environment"] = {
+            name: value for name, value in dataclasses.asdict(self.environment).items() if value != ""
+        }
         return data
 
     @classmethod
@@ -145,10 +158,11 @@ class Case:
         version = top.get("version")
         if type(version) is int and version > FORMAT_VERSION:
             raise InvalidCase(f"version = {version}: written by a newer difftest; this one reads {FORMAT_VERSION}")
-        if type(version) is not int or version != FORMAT_VERSION:
-            raise InvalidCase(f"version = {version!r}: must be {FORMAT_VERSION}")
+        if type(version) is not int or version < 1:
+            raise InvalidCase(f"version = {version!r}: must be an integer in [1, {FORMAT_VERSION}]")
         required = ("bucket", "status", "outcome", "worst", "environment")
-        _fields("", top, required, ("version", "upstream", "deviation", "explanation", "applies_to", "found"))
+        optional = ("version", "upstream", "deviation", "explanation", "applies_to", "found")
+        _fields("", top, required, optional if version == 1 else (*optional, "sequence"))
         case = cls(
             outcome=_outcome("outcome", top["outcome"]),
             worst=_outcome("worst", top["worst"]),
@@ -159,6 +173,7 @@ class Case:
             deviation=_string("deviation", top["deviation"]) if "deviation" in top else None,
             explanation=_string("explanation", top["explanation"]) if "explanation" in top else None,
             found=_found(top["found"]) if "found" in top else None,
+            sequence=_sequence(top.get("sequence", [])),
         )
         if top["bucket"] != str(case.bucket):
             raise InvalidCase(f"bucket = {top['bucket']!r}: must be {str(case.bucket)!r}, that of the outcome")
@@ -270,6 +285,23 @@ def _found(data: object) -> Found:
     )
 
 
+def _sequence(data: object) -> tuple[Step, ...]:
+    if not isinstance(data, list):
+        raise InvalidCase(f"sequence = {data!r:.60}: must be a list of cases")
+    steps = []
+    for number, item in enumerate(data):
+        where = f"sequence[{number}]"
+        _fields(f"{where}.", _object(where, item), ("scenario", "checks"))
+        if not isinstance(item["checks"], list):
+            raise InvalidCase(f"{where}.checks = {item['checks']!r:.60}: must be a list of names")
+        try:
+            scenario = read(item["scenario"])
+        except InvalidScenario as error:
+            raise InvalidCase(f"{where}.scenario.{error}") from None
+        steps.append(Step(scenario, tuple(_string(f"{where}.checks", name) for name in item["checks"])))
+    return tuple(steps)
+
+
 def _applies_to(data: object) -> AppliesTo:
     applies_to = _object("applies_to", data)
     _fields("applies_to.", applies_to, (), ("packages", "arch"))
@@ -285,7 +317,7 @@ def _applies_to(data: object) -> AppliesTo:
 def _environment(data: object) -> Fingerprint:
     environment = _object("environment", data)
     texts = ("difftest", "python", "torch", "platform", "arch", "cpu", "isa")
-    _fields("environment.", environment, (*texts, "packages", "radius_model", "lam"))
+    _fields("environment.", environment, (*texts, "packages", "radius_model", "lam"), _OF_GPUS)
     lam = environment["lam"]
     if not isinstance(lam, int | float) or isinstance(lam, bool) or not lam > 0:
         raise InvalidCase(f"environment.lam = {lam!r:.60}: must be a positive number")
@@ -294,4 +326,6 @@ def _environment(data: object) -> Fingerprint:
         packages=_strings("environment.packages", environment["packages"]),
         radius_model=_integer("environment.radius_model", environment["radius_model"]),
         lam=float(lam),
+        device=_string("environment.device", environment.get("device", "")),
+        build=_strings("environment.build", environment.get("build", {})),
     )

@@ -16,7 +16,7 @@ from rich.console import Console
 from difftest import cases, describe, preflight
 from difftest.events import CaseExplained, CaseReplayed, Event, Handler
 from difftest.jsonl import JsonLines
-from difftest.options import OPTIONS, InvalidOption, Options
+from difftest.options import OPTIONS, REFERENCE, InvalidOption, Options
 from difftest.page import Page
 from difftest.replay import Replay, ReplayStatus, replay
 from difftest.terminal import STATUS_STYLES, Terminal, print_lines, replay_line, replay_summary
@@ -106,9 +106,8 @@ def _options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for spec in reversed([spec for spec in OPTIONS if spec.name in names]):
-            command = click.option(
-                spec.flag, spec.name, metavar=spec.metavar, help=spec.help, multiple=spec.repeatable
-            )(command)
+            given: dict[str, Any] = {"is_flag": True} if spec.is_switch else {"metavar": spec.metavar}
+            command = click.option(spec.flag, spec.name, help=spec.help, multiple=spec.repeatable, **given)(command)
         return command
 
     return decorate
@@ -186,10 +185,12 @@ def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str 
             where = errors if status is ReplayStatus.ERRORED else console
             print_lines(where, [replay_line(event.replay)], STATUS_STYLES[status])
 
-    with _json_lines(Path(json) if json else None) as lines:
+    from difftest.executors import Executors
+
+    with _json_lines(Path(json) if json else None) as lines, Executors() as executors:
         emit = _to_all(show, lines)
         for path in files:
-            replays.append(replay(path))
+            replays.append(replay(path, executors))
             emit(CaseReplayed(replay=replays[-1]))
     print_lines(console, ["", replay_summary(replays)], "bold")
     return _written_code(_replay_code(replays), lines)
@@ -328,11 +329,10 @@ def explain_command(path: Path, json: str | None) -> int:
         raise preflight.Missing(preflight.one_line(error)) from None
     if reason is not None:
         raise preflight.Missing(f"{case.candidate}: {reason}")
-    from difftest.explain.explainer import explain
-    from oracles import base
+    from difftest.executors import Executors
 
-    with _json_lines(Path(json) if json else None) as lines:
-        explanation = explain(base.find(case.candidate), case.outcome, case.worst)
+    with _json_lines(Path(json) if json else None) as lines, Executors([case.candidate]) as executors:
+        explanation = executors.of(case.candidate, case.outcome.reference).explain(case.outcome, case.worst)
         if lines is not None:
             lines(CaseExplained(path=path, explanation=explanation))
     print_lines(Console(), describe.explained_lines(path, case.outcome, explanation))
@@ -394,25 +394,22 @@ def calibrate(names: tuple[str, ...], device: str, out: Path | None) -> int:
 @difftest.command(name="oracles")
 def oracles_command() -> None:
     """List the installed oracles: whether each can run here, its roundings, and whether it was calibrated here."""
-    import torch
-
     import oracles
-    from difftest import calibration
+    from difftest.executors import Executors
 
     states: dict[str, tuple[str, str]] = {}
     emulations = oracles.emulations()
-    for name in oracles.names():
-        able = "available, an emulation: run only when named" if name in emulations else "available"
-        try:
-            oracle = oracles.find(name)
-            lacking = oracles.missing_of(oracle)
-            numerics = describe.numerics_line(oracle.numerics)
-            if lacking is None:
-                known = calibration.find(oracle, name, torch.device("cpu"))
-                numerics += "; not calibrated" if known is None else f"; calibrated {known.taken}"
-            states[name] = lacking or able, numerics
-        except Exception as error:  # a third party's oracle: whatever it raises is its row, not our end
-            states[name] = f"broken: {preflight.one_line(error)}", ""
+    with Executors() as executors:
+        for name in oracles.names():
+            able = "available, an emulation: run only when named" if name in emulations else "available"
+            try:
+                said = executors.of(name, REFERENCE).introduction
+                numerics = describe.numerics_line(said.numerics)
+                if said.missing is None:
+                    numerics += "; not calibrated" if said.calibrated is None else f"; calibrated {said.calibrated}"
+                states[name] = said.missing or able, numerics
+            except Exception as error:  # a third party's oracle: whatever it raises is its row, not our end
+                states[name] = f"broken: {preflight.one_line(error)}", ""
     if not states:
         raise preflight.Missing("no oracle is installed; install difftest itself: pip install -e .")
     width = max(map(len, states))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from difftest.checks import CHECKS
+from difftest.explain.explanation import Explanation
 from difftest.guard import Spans
-from difftest.journal import Journal
+from difftest.introduction import Introduction
+from difftest.journal import Entry, Journal
 from difftest.outcome import Outcome
+from difftest.sequence import Step
 from difftest.subjects import checks_of
 from difftest.trial import STEPS, InProcess
 from oracles.base import Oracle
@@ -21,23 +25,53 @@ MEMO_SIZE = 1 << 16
 """Outcomes that are remembered; the oldest is forgotten first."""
 
 
-class Executor(Protocol):
-    """Where a scenario runs: in this process (`InProcess`), or in a worker that outlives a crash of the kernel.
+class Pending(Protocol):
+    """A case that was handed over."""
 
-    candidate, reference: names that go into the outcome. spans: where the time went. tally: by (check, what
-    happened), the latter "ran" or why it did not apply.
+    def result(self) -> Outcome:
+        """Wait for its outcome."""
+
+
+class Executor(Protocol):
+    """Runs the cases of one candidate: `InProcess`, or `Workers` in processes that outlive no crash of the kernel.
+
+    candidate, reference: names that go into the outcome. isolated: whether the cases run in processes of their own.
+    ahead: cases that are worth handing over before the outcome of the first is needed. introduction: what the
+    candidate says of itself where it runs. spans: where the time went. tally: by (check, what happened), the latter
+    "ran" or why it did not apply.
     """
 
     candidate: str
     reference: str
-    spans: Spans
-    tally: Counter[tuple[str, str]]
+    isolated: bool
+    ahead: int
+
+    @property
+    def introduction(self) -> Introduction: ...
+
+    @property
+    def spans(self) -> Spans: ...
+
+    @property
+    def tally(self) -> Counter[tuple[str, str]]: ...
+
+    def submit(self, scenario: AnyScenario, checks: Collection[str]) -> Pending:
+        """Begin to compare the candidate with the reference, and to run those reference-free `checks` that apply."""
+
+    def run_afresh(self, steps: Sequence[Step], scenario: AnyScenario, checks: Collection[str]) -> Outcome:
+        """The outcome of `scenario` in a process that ran `steps` before it and nothing else."""
+
+    def before(self, finding: Outcome) -> tuple[Step, ...]:
+        """The cases that ran in the same process before the one that showed `finding`, the latest last."""
 
     def ballot(self, scenario: AnyScenario, path: Path) -> bool:
         """Write the candidate's ballot on `scenario` (`difftest.ballots`); False when it does not answer it."""
 
-    def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
-        """Compare the candidate with the reference, and run those of the reference-free `checks` that apply."""
+    def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
+        """What a finding is due to, asking the candidate where it is."""
+
+    def close(self) -> None:
+        """End what was started."""
 
 
 def check(
@@ -77,7 +111,7 @@ class Engine:
         self.enabled = _known(checks)
         self.runs = 0
         self._journal = journal
-        self._memo: dict[tuple[AnyScenario, frozenset[str]], Outcome] = {}
+        self._memo: dict[tuple[AnyScenario, frozenset[str]], Pending] = {}
 
     @property
     def spans(self) -> Spans:
@@ -91,12 +125,16 @@ class Engine:
         finding pass {bucket.check}: any `bucket.check` is accepted, also that of a step that always runs
         ("reference", "prepare", ...).
         """
-        chosen = self._sample(scenario) if checks is None else _known(checks)
+        return self.submit(scenario, checks=checks).result()
+
+    def submit(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Pending:
+        """Begin what `check` does; its result is `check`'s. An executor that is this process has it done already."""
+        chosen = self._sample(scenario) if checks is None else self._chosen(checks)
         key = (scenario, chosen)
         if key not in self._memo:
             if len(self._memo) >= MEMO_SIZE:
                 del self._memo[next(iter(self._memo))]
-            self._memo[key] = self.run(scenario, chosen)
+            self._memo[key] = self._begun(scenario, chosen)
         return self._memo[key]
 
     def _sample(self, scenario: AnyScenario) -> frozenset[str]:
@@ -110,12 +148,47 @@ class Engine:
 
     def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """Run `scenario` with these `checks` once more, whatever is remembered: for what does not fail every time."""
-        checks = _known(checks)
+        return self._begun(scenario, self._chosen(checks)).result()
+
+    def run_afresh(self, steps: Sequence[Step], scenario: AnyScenario, checks: Collection[str]) -> Outcome:
+        """Run `scenario` once more, in a process that ran `steps` before it and nothing else."""
         self.runs += 1
+        return self.executor.run_afresh(steps, scenario, self._chosen(checks))
+
+    def _chosen(self, checks: Collection[str]) -> frozenset[str]:
+        """What ends a process may do so in any check."""
+        return self.enabled if "process" in checks else _known(checks)
+
+    def _begun(self, scenario: AnyScenario, checks: frozenset[str]) -> Pending:
+        self.runs += 1
+        executor = self.executor
         if self._journal is None:
-            return self.executor.run(scenario, checks)
-        with self._journal.case(scenario, self.executor.candidate, self.executor.reference, checks):
-            return self.executor.run(scenario, checks)
+            return executor.submit(scenario, checks)
+        entry = self._journal.begin(
+            scenario, executor.candidate, executor.reference, checks, isolated=executor.isolated
+        )
+        try:
+            pending = executor.submit(scenario, checks)
+        except BaseException:
+            entry.finish()
+            raise
+        if not executor.isolated:
+            entry.finish()
+        return _Journaled(pending, entry)
+
+
+@dataclass(frozen=True)
+class _Journaled:
+    """A case that is over in the journal once its outcome is there."""
+
+    pending: Pending
+    entry: Entry
+
+    def result(self) -> Outcome:
+        try:
+            return self.pending.result()
+        finally:
+            self.entry.finish()
 
 
 def _known(checks: Collection[str]) -> frozenset[str]:

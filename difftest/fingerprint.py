@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 class Fingerprint:
     """An environment.
 
-    arch: the machine architecture ("x86_64"). isa: the vector instructions that torch's CPU kernels use. packages:
-    versions of the distributions that the candidate comes from. radius_model, lam: version of the radius model of
-    the reference and its lambda, by which the outcome was judged.
+    arch: the GPU's architecture ("sm90") for a candidate that was asked on one, else the machine's ("x86_64"). isa: the
+    vector instructions that torch's CPU kernels use. packages: versions of the distributions that the candidate comes
+    from. radius_model, lam: version of the radius model of the reference and its lambda, by which the outcome was
+    judged. device: the GPU, its driver and CUDA's version, "" without one. build: of a private build of the package,
+    its name, architecture, the sha256 of its library and of each patch; empty without one.
     """
 
     difftest: str
@@ -33,25 +35,31 @@ class Fingerprint:
     packages: Mapping[str, str]
     radius_model: int
     lam: float
+    device: str = ""
+    build: Mapping[str, str] = field(default_factory=dict)
 
 
-def take(candidate: AnyOracle) -> Fingerprint:
-    """The fingerprint of this process for `candidate`."""
+def take(candidate: AnyOracle, device: str = "cpu", build: Mapping[str, str] | None = None) -> Fingerprint:
+    """The fingerprint of this process for `candidate`, with tensors on `device`."""
     import torch
 
+    from oracles.base import runs_on
     from oracles.enclosure import LAMBDA, RADIUS_MODEL
 
+    on_gpu = "cuda" in (runs_on(candidate), torch.device(device).type) and torch.cuda.is_available()
     return Fingerprint(
         difftest=importlib.metadata.version("difftest"),
         python=platform.python_version(),
         torch=torch.__version__,
         platform=platform.platform(),
-        arch=platform.machine(),
+        arch=_gpu_arch() if on_gpu else platform.machine(),
         cpu=cpu_model(),
         isa=torch.backends.cpu.get_cpu_capability(),
         packages=packages_of(candidate),
         radius_model=RADIUS_MODEL,
         lam=LAMBDA,
+        device=_gpu() if on_gpu else "",
+        build=dict(build or {}),
     )
 
 
@@ -68,6 +76,24 @@ def packages_of(candidate: AnyOracle) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def _gpu_arch() -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm{major}{minor}"
+
+
+def _gpu() -> str:
+    import torch
+
+    try:
+        found = re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        found = None
+    driver = f", driver {found.group(1)}" if found else ""
+    return f"{torch.cuda.get_device_name()}{driver}, CUDA {torch.version.cuda}"
 
 
 def cpu_model() -> str:

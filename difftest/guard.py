@@ -32,7 +32,9 @@ class Rejected(Exception):
     def __init__(self, step: str, error: BaseException, who: str = "") -> None:
         name, text = type(error).__name__, first_line(error)
         self.step = step
-        self.kind = f"{who}{name}: {without_digits(text)}"[:_KIND_LENGTH].rstrip(": ")
+        # Which allocation failed, and what was free then, is no part of the mistake.
+        cause = "out of memory" if isinstance(error, torch.OutOfMemoryError) else f"{name}: {without_digits(text)}"
+        self.kind = f"{who}{cause}"[:_KIND_LENGTH].rstrip(": ")
         self.detail = f"{who}{name}: {text}".rstrip(": ")
         self.traceback = "".join(traceback.format_exception(error, limit=-_TRACEBACK_FRAMES))
         super().__init__(self.detail)
@@ -78,6 +80,10 @@ class Spans:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(("materialise", "prepare", "kernel", "reference", "compare", "total"), 0.0)
+
+    def clear(self) -> None:
+        """Set all to 0."""
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:

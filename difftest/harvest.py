@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from difftest import cases, events
+from difftest import cases, describe, events
 from difftest.cases import AppliesTo, Case, Found
 from difftest.causes import explains
 from difftest.claims import Claims
@@ -19,6 +20,7 @@ from difftest.judges import Judge
 from difftest.ledger import Ledger
 from difftest.options import Options
 from difftest.outcome import Bucket, Outcome
+from difftest.sequence import Step
 from difftest.shrink import Shrinker, Shrunk, magnitude
 from difftest.stream import Stream
 from difftest.votes import Votes
@@ -46,6 +48,7 @@ class _Draft:
     smallest: Outcome
     worst: Outcome
     explanation: Explanation | None = None
+    sequence: tuple[Step, ...] = ()
     path: Path | None = None
 
 
@@ -65,7 +68,7 @@ class Harvest:
         environment: Callable[[str], Fingerprint],
         votes: Callable[[Outcome], Votes | None] = lambda _: None,
     ) -> None:
-        """environment: the fingerprint of this process, by candidate. votes: what the other candidates say."""
+        """environment: of the process that a candidate runs in. votes: what the other candidates say."""
         self._options = options
         self._emit = emit
         self._claims = claims
@@ -132,15 +135,20 @@ class Harvest:
         for bucket, sightings in list(self._sightings.items()):
             if sightings:
                 draft = self._drafts[bucket]
-                as_is = Shrunk(
-                    smallest=draft.smallest, worst=draft.worst, runs_hypothesis=0, runs_reducer=0, fixed_point=False
-                )
-                self._finish(draft, as_is, sightings)
+                self._finish(draft, _as_it_is(draft.smallest, draft.worst), sightings)
 
     def _shrink(self, draft: _Draft, judge: Judge, stream: Callable[[int], Stream], forms: list[AnyScenario]) -> Shrunk:
         first, shard = draft.first.finding, draft.first.shard
         bucket = first.bucket
         self._emit(events.ShrinkStarted(bucket=bucket, outcome=first))
+        before = judge.runs
+        sequence = judge.sequence(first)
+        if sequence is None:
+            return _as_it_is(_noted(first, "not seen again in a new process"), first, judge.runs - before)
+        if sequence:
+            draft.sequence = sequence
+            needs = f"needs {describe.count(len(sequence), 'earlier case')} in the same process"
+            return _as_it_is(_noted(first, needs), first, judge.runs - before)
 
         def progressed(finding: Outcome, stage: Stage, runs: int) -> None:
             self._emit(events.ShrinkProgressed(bucket=bucket, stage=stage, runs=runs, smallest=finding))
@@ -150,7 +158,11 @@ class Harvest:
         known = [*self._ledger.open_scenarios(bucket), *forms]
         shrinker = Shrinker(judge, first, progressed, known=known)
         hints = [finding.smallest.scenario for finding in self.findings if finding.bucket.oracle == bucket.oracle]
-        return shrinker.shrink(None if shard is None else stream(shard), hints=hints)
+        shrunk = shrinker.shrink(None if shard is None else stream(shard), hints=hints)
+        if shrunk.smallest.scenario == first.scenario or judge.stands(shrunk.smallest):
+            return shrunk
+        # What ran in the process while it was shrunk had a part in it. The first form has been seen alone.
+        return dataclasses.replace(shrunk, smallest=first, worst=first, fixed_point=False)
 
     def _finish(self, draft: _Draft, shrunk: Shrunk, same: list[_Sighting], judge: Judge | None = None) -> None:
         """End with the case as it is, explained where there is a judge to ask."""
@@ -195,6 +207,7 @@ class Harvest:
             applies_to=AppliesTo(arch=(here.arch,)),
             explanation=None if draft.explanation is None else str(draft.explanation),
             found=found,
+            sequence=draft.sequence,
         )
         path = draft.path or cases.new_path(self._options.cases, case)
         try:
@@ -206,3 +219,11 @@ class Harvest:
         if draft.path is None or last:
             self._emit(events.CaseSaved(bucket=case.bucket, path=path))
         draft.path = path
+
+
+def _as_it_is(smallest: Outcome, worst: Outcome, runs: int = 0) -> Shrunk:
+    return Shrunk(smallest=smallest, worst=worst, runs_hypothesis=0, runs_reducer=runs, fixed_point=False)
+
+
+def _noted(finding: Outcome, note: str) -> Outcome:
+    return dataclasses.replace(finding, detail=f"{finding.detail} ({note})")

@@ -26,7 +26,7 @@ from strategies.reading import read
 FORMAT_VERSION = 1
 _SUFFIX = ".journal.jsonl"
 _ROOM = 1 << 24
-"""Bytes after which a journal with no open case starts anew."""
+"""Bytes after which a journal starts anew, with its open cases alone."""
 
 
 class JournalError(OSError):
@@ -35,12 +35,13 @@ class JournalError(OSError):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A case that a process had begun when it ended. checks: those that ran with it."""
+    """A case that a process had begun when it ended. checks: those that ran with it. isolated: in another process."""
 
     scenario: AnyScenario
     candidate: str
     reference: str
     checks: tuple[str, ...]
+    isolated: bool = False
 
     def crashed(self) -> Outcome:
         """Its outcome: whoever ran it did not live to tell more."""
@@ -55,8 +56,20 @@ class Case:
         )
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A case that a journal has on record."""
+
+    journal: Journal
+    number: int
+
+    def finish(self) -> None:
+        """The case is over. Raises `JournalError` when that cannot be written."""
+        self.journal.finish(self.number)
+
+
 class Journal:
-    """The journal of this process. Use `case` round each case, and `close` at the end, or use it in a `with`."""
+    """The journal of this process. Use `begin` before each case, and `close` at the end, or use it in a `with`."""
 
     def __init__(self, folder: Path) -> None:
         """Raises `JournalError` when `folder` cannot be made or written to."""
@@ -72,31 +85,50 @@ class Journal:
                 f"journal folder {folder}: cannot be written to ({error.strerror}): choose another one"
             ) from error
         self._count = 0
+        self._open: dict[int, dict[str, Any]] = {}
 
-    @contextlib.contextmanager
-    def case(self, scenario: AnyScenario, candidate: str, reference: str, checks: Collection[str]) -> Iterator[None]:
-        """Record a case before the block runs, and that it is over after it, however the block ends.
+    def begin(
+        self, scenario: AnyScenario, candidate: str, reference: str, checks: Collection[str], *, isolated: bool = False
+    ) -> Entry:
+        """Record a case before it runs; call `finish` on the entry when it is over, however it ends.
 
-        Raises `JournalError` when the record cannot be written, and then the block does not run.
+        isolated: it runs in another process, so that the end of this one is not its doing. Raises `JournalError` when
+        the record cannot be written: then the case is not to run.
         """
         self._count += 1
         number = self._count
-        self._write(
-            {
-                "version": FORMAT_VERSION,
-                "begun": number,
-                "candidate": candidate,
-                "reference": reference,
-                "checks": sorted(checks),
-                "scenario": scenario.to_json(),
-            }
-        )
+        record = {
+            "version": FORMAT_VERSION,
+            "begun": number,
+            "candidate": candidate,
+            "reference": reference,
+            "checks": sorted(checks),
+            "scenario": scenario.to_json(),
+        }
+        if isolated:
+            record["isolated"] = True
+        self._write(record)
+        self._open[number] = record
+        return Entry(self, number)
+
+    def finish(self, number: int) -> None:
+        """Record that the case of this number is over."""
+        if self._open.pop(number, None) is None:
+            return
+        self._write({"version": FORMAT_VERSION, "finished": number})
+        if os.fstat(self._file).st_size > _ROOM:
+            os.ftruncate(self._file, 0)
+            for record in self._open.values():
+                self._write(record)
+
+    @contextlib.contextmanager
+    def case(self, scenario: AnyScenario, candidate: str, reference: str, checks: Collection[str]) -> Iterator[None]:
+        """`begin` before the block and `finish` after it."""
+        entry = self.begin(scenario, candidate, reference, checks)
         try:
             yield
         finally:  # an exception, or the user's interrupt, is no crash: this process lives
-            self._write({"version": FORMAT_VERSION, "finished": number})
-            if os.fstat(self._file).st_size > _ROOM:
-                os.ftruncate(self._file, 0)
+            entry.finish()
 
     def _write(self, entry: dict[str, Any]) -> None:
         line = (json.dumps(entry) + "\n").encode()
@@ -150,6 +182,7 @@ def _unfinished(content: bytes) -> list[Case]:
                     candidate=entry["candidate"],
                     reference=entry["reference"],
                     checks=tuple(entry["checks"]),
+                    isolated=entry.get("isolated", False),
                 )
         except (ValueError, KeyError, TypeError, InvalidScenario):
             continue

@@ -1,69 +1,117 @@
-"""The engine of one candidate in a campaign, which goes on where the journal or the candidate's process does not."""
+"""The engine of one candidate in a campaign, which goes on where the journal does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from difftest.apart import Apart
-from difftest.engine import Engine
-from difftest.explain.explainer import explain
+from difftest.engine import Engine, Executor, Pending
 from difftest.explain.explanation import Explanation
 from difftest.journal import Journal, JournalError
-from difftest.outcome import Outcome
-from oracles import base
+from difftest.outcome import Outcome, Verdict
+from difftest.sequence import Step, shorten
 from strategies.plain import AnyScenario
 
 
 class Judge:
-    """Judges scenarios for one candidate: in this process with a journal, or apart once it is known to crash.
+    """Judges scenarios for one candidate.
 
-    runs: scenarios that were really run.
+    runs: scenarios that were really run. introduction: what the candidate says of itself. ahead: see `Executor`.
     """
 
     def __init__(
-        self, candidate: str, reference: str, journal: Journal | None, lost_journal: Callable[[JournalError], None]
+        self, executor: Executor, journal: Journal | None, lost_journal: Callable[[JournalError], None]
     ) -> None:
         """lost_journal: called when the journal fails, as on a full disk; the candidate then runs without one."""
-        self._candidate = candidate
-        self._reference = reference
+        self._executor = executor
+        self._journal = journal
         self._lost_journal = lost_journal
-        self._apart: Apart | None = None
-        self._engine = Engine(candidate, reference, journal=journal)
         self._runs_before = 0
+        self._engine = self._new_engine()
+        self.introduction = executor.introduction
+
+    def _new_engine(self) -> Engine:
+        executor = self._executor
+        return Engine(executor.candidate, executor.reference, journal=self._journal, executor=executor)
 
     @property
     def runs(self) -> int:
         return self._runs_before + self._engine.runs
 
+    @property
+    def ahead(self) -> int:
+        return self._executor.ahead
+
     def check(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Outcome:
         """See `Engine.check`."""
+        return self.submit(scenario, checks=checks).result()
+
+    def submit(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Pending:
+        """See `Engine.submit`."""
         try:
-            return self._engine.check(scenario, checks=checks)
+            return _Judged(self, self._engine.submit(scenario, checks=checks), scenario, checks)
         except JournalError as error:
+            return self.without_journal(error).submit(scenario, checks=checks)
+
+    def without_journal(self, error: JournalError) -> Engine:
+        """The engine from here on."""
+        if self._journal is not None:
+            self._journal = None
             self._lost_journal(error)
-            self._renew(Engine(self._candidate, self._reference))
-            return self._engine.check(scenario, checks=checks)
+            self._renew()
+        return self._engine
 
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
-        """What the finding is due to, asking the candidate where that can be done in this process."""
-        return explain(base.find(self._candidate), smallest, worst, asks=self._apart is None)
+        """See `Executor.explain`."""
+        return self._executor.explain(smallest, worst)
 
     def ballot(self, scenario: AnyScenario, path: Path) -> bool:
         """See `Executor.ballot`."""
-        return self._engine.executor.ballot(scenario, path)
+        return self._executor.ballot(scenario, path)
 
-    def isolate(self) -> None:
-        """From now on run the candidate in a process apart."""
-        if self._apart is None:
-            self._apart = Apart(self._candidate, self._reference)
-            self._renew(Engine(self._candidate, self._reference, executor=self._apart))
+    def move(self, executor: Executor) -> None:
+        """From now on run the candidate there."""
+        self._executor = executor
+        self._renew()
 
-    def close(self) -> None:
-        """End the process apart, if there is one."""
-        if self._apart is not None:
-            self._apart.close()
-
-    def _renew(self, engine: Engine) -> None:
+    def _renew(self) -> None:
         self._runs_before = self.runs
-        self._engine = engine
+        self._engine = self._new_engine()
+
+    # --- what a finding needs --------------------------------------------------------------------------------------
+
+    def sequence(self, finding: Outcome) -> tuple[Step, ...] | None:
+        """Earlier cases of its process that `finding` needs, as few as were found: none when it comes of its own
+        scenario alone, which is taken for granted where cases are not isolated. None: it was not seen again."""
+        if self.stands(finding):
+            return ()
+        before = self._executor.before(finding)
+        if not before or not self._comes_after(before, finding):
+            return None
+        return shorten(before, lambda steps: self._comes_after(steps, finding))
+
+    def stands(self, finding: Outcome) -> bool:
+        """Whether a new process shows the finding too. A race need not, and is measured instead."""
+        race = finding.verdict is Verdict.NONDETERMINISTIC
+        return race or not self._executor.isolated or self._comes_after((), finding)
+
+    def _comes_after(self, steps: Sequence[Step], finding: Outcome) -> bool:
+        outcome = self._engine.run_afresh(steps, finding.scenario, {finding.check})
+        return finding.bucket in {seen.bucket for seen in outcome.findings}
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A case of a judge, which asks again where the journal could not say that it is over."""
+
+    judge: Judge
+    pending: Pending
+    scenario: AnyScenario
+    checks: Collection[str] | None
+
+    def result(self) -> Outcome:
+        try:
+            return self.pending.result()
+        except JournalError as error:
+            return self.judge.without_journal(error).check(self.scenario, checks=self.checks)

@@ -12,8 +12,9 @@ from difftest import cases
 from difftest.cases import Status
 from difftest.causes import Checker, alike, stripped
 from difftest.complexity import complexity, covers
+from difftest.executors import Executors
 from difftest.fingerprint import Fingerprint
-from difftest.outcome import Bucket, Outcome, Verdict
+from difftest.outcome import ENDS_PROCESS, Bucket, Outcome
 from difftest.replay import Replay, replay
 from strategies.plain import AnyScenario
 
@@ -24,7 +25,7 @@ def crashing(folder: Path) -> set[str]:
     for path in cases.paths(folder):
         with contextlib.suppress(cases.InvalidCase):
             case = cases.load(path)
-            if case.status is Status.OPEN and case.bucket.verdict is Verdict.CRASHED:
+            if case.status is Status.OPEN and case.bucket.verdict in ENDS_PROCESS:
                 found.add(case.candidate)
     return found
 
@@ -49,9 +50,12 @@ class Ledger:
         paths: Sequence[Path],
         candidates: Container[str],
         reference: str,
-        environment: Callable[[str], Fingerprint],
+        environment: Callable[[str], Fingerprint | None],
     ) -> None:
-        """environment: the fingerprint of this process, by candidate. An unreadable file is left to `replay`."""
+        """environment: the fingerprint of the process that a candidate runs in, None for one that cannot run.
+
+        An unreadable file is left to `replay`.
+        """
         self._paths = paths
         self._candidates = candidates
         self._open: dict[Bucket, dict[Path, AnyScenario]] = defaultdict(dict)
@@ -61,7 +65,8 @@ class Ledger:
             except cases.InvalidCase:
                 continue
             ours = case.candidate in candidates and case.outcome.reference == reference
-            if ours and case.status is Status.OPEN and not case.applies_to.objection(environment(case.candidate)):
+            here = environment(case.candidate) if ours else None
+            if here is not None and case.status is Status.OPEN and not case.applies_to.objection(here):
                 self._open[case.bucket][path] = case.scenario
 
     def explain(self, finding: Outcome, checker: Checker | None) -> Explanation:
@@ -97,10 +102,10 @@ class Ledger:
         }
         return dict(sorted(found.items(), key=lambda item: complexity(item[1]), reverse=True))
 
-    def replay(self) -> Iterator[Replay]:
+    def replay(self, executors: Executors) -> Iterator[Replay]:
         """Run the cases about our candidates again, and the unreadable ones. One that is fixed explains no more."""
         for path in self._paths:
-            done = replay(path)
+            done = replay(path, executors)
             if done.case is None or done.case.candidate in self._candidates:
                 if done.case is not None and not done.expected:
                     self._open[done.case.bucket].pop(path, None)

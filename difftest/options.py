@@ -20,6 +20,12 @@ SHARD_MINIMUM = 8
 
 SEED_LIMIT = 2**32
 
+WORKERS = 1
+TIMEOUT = 120
+"""Seconds: a kernel that is compiled at its first call is to be built before, or needs more."""
+
+DEVICES = ("cpu", "cuda")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
@@ -44,13 +50,20 @@ PROFILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class OptionSpec:
-    """One option as the user meets it: `flag` on the command line of `difftest` and of pytest alike."""
+    """One option as the user meets it: `flag` on the command line of `difftest` and of pytest alike.
+
+    metavar: "" for a switch, which takes no value.
+    """
 
     name: str
     flag: str
     metavar: str
     help: str
     repeatable: bool = False
+
+    @property
+    def is_switch(self) -> bool:
+        return not self.metavar
 
 
 OPTIONS = (
@@ -59,7 +72,8 @@ OPTIONS = (
         flag="--candidate",
         metavar="ORACLE",
         repeatable=True,
-        help="Oracle to test: a name, module:attribute or file.py:attribute. Repeatable. [default: all installed]",
+        help="Oracle to test: a name, module:attribute or file.py:attribute; with @VERSION[+PATCH] in a build of its "
+        "package, with @/PATH/TO/PYTHON in another interpreter. Repeatable. [default: all installed]",
     ),
     OptionSpec(
         name="reference",
@@ -101,6 +115,31 @@ OPTIONS = (
         help="Folder of *.case.json: known cases are read from it, new ones saved in it. [default: cases]",
     ),
     OptionSpec(
+        name="device",
+        flag="--device",
+        metavar="NAME",
+        help="Where tensors are made and the reference computes: cpu or cuda. [default: where the candidate runs]",
+    ),
+    OptionSpec(
+        name="isolate",
+        flag="--isolate",
+        metavar="",
+        help="Run every candidate in processes of its own, which a crash or a hang does not take from the others. "
+        "[default: those that run on a GPU, in another environment, or are known to crash]",
+    ),
+    OptionSpec(
+        name="workers",
+        flag="--workers",
+        metavar="N",
+        help=f"Processes for each isolated candidate. [default: {WORKERS}]",
+    ),
+    OptionSpec(
+        name="timeout",
+        flag="--timeout",
+        metavar="SECONDS",
+        help=f"An isolated candidate hangs when a scenario takes longer. [default: {TIMEOUT}]",
+    ),
+    OptionSpec(
         name="json",
         flag="--json",
         metavar="FILE",
@@ -131,6 +170,12 @@ def integer(flag: str, value: str | int, low: int, high: int | None = None) -> i
     return number
 
 
+def _device(name: str | None) -> str | None:
+    if name is not None and name not in DEVICES:
+        raise InvalidOption(f"--device {name}: must be one of {', '.join(DEVICES)}")
+    return name
+
+
 def installed_candidates() -> tuple[str, ...]:
     """Names of the installed oracles but the reference, sorted; read from package metadata, nothing is imported."""
     entries = importlib.metadata.entry_points(group="difftest.oracles")
@@ -143,7 +188,8 @@ class Options:
 
     candidates, reference: specs for `oracles.get`. profile: a key of `PROFILES`. examples: scenarios drawn in all,
     each judged for every candidate. seed: the base seed of all shards. require: candidates that must run.
-    cases: the ledger's folder. json, html: where events and the page are written, or None.
+    cases: the ledger's folder. device, isolate, workers, timeout: see `difftest.executors.Isolation`.
+    json, html: where events and the page are written, or None.
     Raises `InvalidOption`.
     """
 
@@ -154,6 +200,10 @@ class Options:
     seed: int
     require: tuple[str, ...] = ()
     cases: Path = Path("cases")
+    device: str | None = None
+    isolate: bool = False
+    workers: int = WORKERS
+    timeout: int = TIMEOUT
     json: Path | None = None
     html: Path | None = None
 
@@ -193,6 +243,10 @@ class Options:
             seed=fresh_seed() if seed is None else integer("--seed", seed, 0, SEED_LIMIT - 1),
             require=_distinct(values["require"]),
             cases=Path(values["cases"] or "cases"),
+            device=_device(values["device"]),
+            isolate=bool(values["isolate"]),
+            workers=WORKERS if values["workers"] is None else integer("--workers", values["workers"], 1),
+            timeout=TIMEOUT if values["timeout"] is None else integer("--timeout", values["timeout"], 1),
             json=Path(values["json"]) if values["json"] else None,
             html=Path(values["html"]) if values["html"] else None,
         )
@@ -204,6 +258,12 @@ class Options:
             words += ["--candidate", name]
         if self.reference != REFERENCE:
             words += ["--reference", self.reference]
+        if self.device is not None:
+            words += ["--device", self.device]
+        if self.isolate:
+            words.append("--isolate")
+        if self.timeout != TIMEOUT:
+            words += ["--timeout", str(self.timeout)]
         words += ["--profile", self.profile, "--examples", str(self.examples), "--seed", str(self.seed)]
         return shlex.join(words)
 

@@ -30,6 +30,7 @@ class Verdict(StrEnum):
     NONDETERMINISTIC = "nondeterministic"
 
 
+ENDS_PROCESS = frozenset({Verdict.CRASHED, Verdict.HUNG})
 NOT_FINDINGS = frozenset({Verdict.AGREES, Verdict.UNSUPPORTED})
 
 

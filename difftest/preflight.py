@@ -26,8 +26,11 @@ def check(options: Options) -> None:
 def check_kinds(options: Options) -> None:
     """Raises `InvalidOption` unless all candidates are of a layer, or all are routers and judged by the recipe."""
     import oracles
+    from difftest import environment
 
-    routers = {spec: oracles.is_router(oracles.find(spec)) for spec in (*options.candidates, options.reference)}
+    # What is in another environment only its own process can load: it says so itself if it is of another kind.
+    here = [spec for spec in (*options.candidates, options.reference) if not environment.split(spec)[1]]
+    routers = {spec: oracles.is_router(oracles.find(spec)) for spec in here}
     reference = routers.pop(options.reference)
     if all(routers.values()):
         if options.reference != REFERENCE:
@@ -52,8 +55,12 @@ def check_cases(folder: Path) -> None:
 
 
 def check_oracle(flag: str, spec: str) -> None:
-    """Raises `InvalidOption` unless `spec` names an oracle that can be made and asked."""
+    """Raises `InvalidOption` unless `spec` names an oracle that can be made and asked, as far as this process can."""
     import oracles
+    from difftest import environment
+
+    if flag == "--reference" and environment.split(spec)[1]:
+        raise InvalidOption(f"{flag} {spec}: must be of no environment, since it runs in each candidate's")
 
     try:
         missing(spec)
@@ -73,10 +80,18 @@ def check_required(specs: Iterable[str]) -> None:
 
 
 def missing(spec: str) -> str | None:
-    """What the machine lacks to run the oracle; None when it can."""
+    """What the machine lacks to run the oracle; None when it can, or when only its own process can tell."""
     import oracles
+    from difftest import environment
+    from difftest.executors import needs_gpu
 
-    return oracles.missing_of(oracles.find(spec))
+    if environment.split(spec)[1]:
+        try:
+            environment.of(spec)
+        except environment.EnvironmentNotFound as error:
+            return one_line(error)
+        return None
+    return None if needs_gpu(spec) else oracles.missing_of(oracles.find(spec))
 
 
 def one_line(error: BaseException) -> str:

@@ -7,12 +7,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from difftest import cases, fingerprint
 from difftest.cases import Case, Status
-from difftest.outcome import Outcome, Verdict
+from difftest.outcome import ENDS_PROCESS, Outcome, Verdict
 from strategies.plain import AnyScenario
+
+if TYPE_CHECKING:
+    from difftest.executors import Executors
 
 CLEAN_REPEATS = 7
 """A race of rate p is fixed only after 7 / p clean repeats: a chance of e**-7, 1 in 1,100, to call it so wrongly."""
@@ -52,35 +55,50 @@ class Replay:
         }
 
 
-def replay(path: Path) -> Replay:
-    """Run the case at `path` again. Raises nothing: what goes wrong is the replay's status."""
+def replay(path: Path, executors: Executors | None = None) -> Replay:
+    """Run the case at `path` again. Raises nothing: what goes wrong is the replay's status.
+
+    executors: where, by default in new ones.
+    """
     try:
         case = cases.load(path)
     except cases.InvalidCase as error:
         message = str(error).removeprefix(f"{path}: ")
         return Replay(path=path, status=ReplayStatus.ERRORED, expected=False, message=message)
     try:
-        return _judge(path, case)
+        from difftest import executors as places
+
+        own = places.Executors([case.candidate]) if executors is None else nullcontext(executors)
+        with own as where:
+            return _judge(path, case, where)
     except Exception as error:
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         return Replay(path=path, case=case, status=ReplayStatus.ERRORED, expected=False, message=message)
 
 
-def _judge(path: Path, case: Case) -> Replay:
+def _judge(path: Path, case: Case, executors: Executors) -> Replay:
     import oracles
-    from difftest.apart import Apart
     from difftest.engine import Engine
+    from difftest.environment import EnvironmentNotFound
     from oracles.base import missing_of
 
-    candidate, reference = oracles.find(case.candidate), oracles.find(case.outcome.reference)
-    here = fingerprint.take(candidate)
-    objection = missing_of(candidate) or missing_of(reference) or case.applies_to.objection(here)
+    reference = case.outcome.reference
+    if case.bucket.verdict in ENDS_PROCESS or case.sequence:
+        executors.isolate({case.candidate})
+    try:
+        executor = executors.of(case.candidate, reference)
+    except EnvironmentNotFound as error:
+        return _not_applicable(path, case, str(error))
+    here = executor.introduction.fingerprint
+    missing = executor.introduction.missing or missing_of(oracles.find(reference))
+    objection = missing or case.applies_to.objection(here)
     if objection is not None:
         return _not_applicable(path, case, objection)
-    crashes = case.bucket.verdict is Verdict.CRASHED
-    with Apart(case.candidate, case.outcome.reference) if crashes else nullcontext() as apart:
-        engine = Engine(case.candidate, case.outcome.reference, executor=apart)
-        outcome = engine.check(scenario_to_run(case), checks={case.bucket.check})
+    engine = Engine(case.candidate, reference, executor=executor)
+    scenario, checks = scenario_to_run(case), {case.bucket.check}
+    outcome = (
+        engine.run_afresh(case.sequence, scenario, checks) if case.sequence else engine.check(scenario, checks=checks)
+    )
     if outcome.verdict is Verdict.UNSUPPORTED:
         return _not_applicable(path, case, f"{case.candidate} does not support it: {outcome.reason}", outcome)
     same = next((finding for finding in outcome.findings if finding.bucket == case.bucket), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ from difftest import calibration, variants
 from difftest.ballots import Ballot
 from difftest.checks import RATE_RUNS, Check, Skip, Subject
 from difftest.compare import Breach
+from difftest.explain.explanation import Explanation
 from difftest.guard import Declined, Guarded, Malformed, Rejected, Spans
+from difftest.introduction import Introduction, introduce
 from difftest.outcome import Agreement, Outcome, Rate, Verdict
 from difftest.router.subject import RouterSubject
+from difftest.sequence import Step
 from difftest.subjects import AnySubject, build, checks_of
 from oracles import base
 from oracles.base import AnyOracle
@@ -37,32 +40,72 @@ _Look = Callable[[Any], Sequence[Breach]]
 """A check, as what it finds wrong with what the candidate answered."""
 
 
+@dataclass(frozen=True)
+class Done:
+    """A case that has run."""
+
+    outcome: Outcome
+
+    def result(self) -> Outcome:
+        return self.outcome
+
+
 class InProcess:
-    """Runs scenarios in this process: right for oracles that cannot take the process with them.
+    """An executor (see `Executor`) in this process: right for oracles that cannot take the process with them."""
 
-    candidate, reference: names that go into the outcome. spans: where the time went. tally: by (check, what happened),
-    the latter "ran" or why it did not apply.
-    """
+    isolated = False
+    ahead = 0
 
-    def __init__(self, candidate: AnyOracle | str, reference: AnyOracle | str, *, device: str = "cpu") -> None:
-        """Raises `OracleNotFound` when a name is not known."""
+    def __init__(
+        self, candidate: AnyOracle | str, reference: AnyOracle | str, *, device: str = "cpu", name: str | None = None
+    ) -> None:
+        """name: the candidate's in outcomes, where it is not its own. Raises `OracleNotFound` for an unknown spec."""
         self.spans = Spans()
         self.tally: Counter[tuple[str, str]] = Counter()
         self._device = torch.device(device)
-        self._candidate = self._guarded(candidate)
+        self._candidate = self._guarded(candidate, name=name)
         other = self._guarded(reference, "reference")
         self.candidate, self.reference = self._candidate.name, other.name
         self.deterministic = self._candidate.deterministic
+        self._introduction: Introduction | None = None
         # The recipe itself judges by its enclosure; any other oracle by its answer and both enclosures.
         self._other = None if isinstance(other.oracle, Reference) else other
 
-    def _guarded(self, given: AnyOracle | str, role: str = "") -> Guarded:
-        oracle, name = (base.find(given), given) if isinstance(given, str) else (given, given.name)
-        guarded = Guarded(oracle, name, self.spans, role)
-        known = calibration.find(oracle, name, self._device)
+    def _guarded(self, given: AnyOracle | str, role: str = "", name: str | None = None) -> Guarded:
+        oracle, own = (base.find(given), given) if isinstance(given, str) else (given, given.name)
+        guarded = Guarded(oracle, name or own, self.spans, role)
+        known = calibration.find(oracle, name or own, self._device)
         if known is not None:
             guarded.numerics = known.applied(guarded.numerics)
         return guarded
+
+    @property
+    def introduction(self) -> Introduction:
+        """What the candidate says of itself."""
+        if self._introduction is None:
+            self._introduction = introduce(self._candidate.oracle, self.candidate, str(self._device))
+        return self._introduction
+
+    def submit(self, scenario: AnyScenario, checks: Collection[str]) -> Done:
+        """Run the scenario now."""
+        return Done(self.run(scenario, checks))
+
+    def run_afresh(self, _steps: Sequence[Step], scenario: AnyScenario, checks: Collection[str]) -> Outcome:
+        """Run the scenario: this process cannot begin anew."""
+        return self.run(scenario, checks)
+
+    def before(self, _finding: Outcome) -> tuple[Step, ...]:
+        """Nothing: what ran before is not taken down."""
+        return ()
+
+    def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
+        """What a finding is due to."""
+        from difftest.explain.explainer import explain  # which runs trials itself
+
+        return explain(self._candidate.oracle, smallest, worst, device=str(self._device))
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """The outcome of `scenario`, with those of the reference-free `checks` that apply."""

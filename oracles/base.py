@@ -47,7 +47,9 @@ class Oracle(Protocol):
     sizes, weights and activation as the one prepared, whose x, ids and router weights are written to the captured
     tensors first; `eager`, the oracle that makes the same call without a capture, which a replay must equal to the bit;
     `packages`, the distributions whose versions a case of it should name; `reproduction`, "file.py:function" beside
-    the oracle's own file, which calls the kernel without difftest (see `oracles.reproductions`), for reports.
+    the oracle's own file, which calls the kernel without difftest (see `oracles.reproductions`), for reports;
+    `runs_on = "cuda"` for one that needs a GPU (read it through `runs_on`), which difftest then asks in a process of
+    its own, with tensors on that device.
     """
 
     name: str
@@ -101,6 +103,11 @@ def missing_of(oracle: AnyOracle) -> str | None:
     """What this machine lacks to run the oracle, with the command that brings it; None when it can run."""
     missing: Callable[[], str | None] | None = getattr(oracle, "missing", None)
     return None if missing is None else missing()
+
+
+def runs_on(oracle: AnyOracle) -> str:
+    """The type of device that the oracle needs: "cuda", or "cpu" when it does not say."""
+    return str(getattr(oracle, "runs_on", "cpu"))
 
 
 class OracleNotFound(LookupError):

@@ -50,6 +50,7 @@ class Adapter:
     name: str
     numerics = NUMERICS
     packages = ("flashinfer-python",)
+    runs_on = "cuda"
     _mode: str
 
     def __init__(self, *, tactics: bool = False) -> None:

@@ -34,16 +34,16 @@ FATAL = frozenset({Verdict.CRASHED, Verdict.HUNG})
 """Verdicts of candidates that are not asked again: they would take this process with them."""
 
 
-def explain(candidate: AnyOracle, smallest: Outcome, worst: Outcome, *, asks: bool = True) -> Explanation:
+def explain(candidate: AnyOracle, smallest: Outcome, worst: Outcome, *, device: str = "cpu") -> Explanation:
     """What a finding is due to, whose simplest form is `smallest`; `worst` is the one with the largest error.
 
-    asks: whether the candidate can be asked again in this process. Without that, and of a router, only what the
-    smallest scenario says is told.
+    device: where tensors are made. Of a router, and of what ends the process, only what the smallest scenario says is
+    told.
     """
     layer = isinstance(smallest.scenario, Scenario) and isinstance(worst.scenario, Scenario)
-    if not asks or not layer or smallest.verdict in FATAL:
+    if not layer or smallest.verdict in FATAL:
         return unasked(smallest)
-    return Explainer(typing.cast(Oracle, candidate)).explain(smallest, worst)
+    return Explainer(typing.cast(Oracle, candidate), device=device).explain(smallest, worst)
 
 
 def unasked(smallest: Outcome) -> Explanation:

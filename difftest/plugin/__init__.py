@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from difftest.options import OPTIONS
+from difftest.options import OPTIONS, OptionSpec
 from difftest.plugin.session import CASES_INI, SUFFIX, Session, dest, session_of
 
 if TYPE_CHECKING:
@@ -29,9 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(
             f"--difftest-{spec.name}",
             dest=dest(spec.name),
-            metavar=spec.metavar,
-            action="append" if spec.repeatable else "store",
             help=spec.help.replace("%", "%%"),
+            **_form(spec),
         )
     parser.addini(CASES_INI, type="bool", default=False, help=f"Collect every *{SUFFIX} as a test.")
 
@@ -48,10 +47,16 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> None:
             group.addoption(
                 spec.flag,
                 dest=dest(spec.name),
-                metavar=spec.metavar,
-                action="append" if spec.repeatable else "store",
+                **_form(spec),
                 help=f"The same as --difftest-{spec.name}.",
             )
+
+
+def _form(spec: OptionSpec) -> dict[str, Any]:
+    """What argparse is told about the option's value. A switch that is not given is None, as all others are."""
+    if spec.is_switch:
+        return {"action": "store_const", "const": True}
+    return {"action": "append" if spec.repeatable else "store", "metavar": spec.metavar}
 
 
 def _is_free(parser: pytest.Parser, flag: str) -> bool:

@@ -41,7 +41,9 @@ class CaseItem(pytest.Item):
 
 def replay_case(item: pytest.Item, path: Path) -> None:
     """Replay the case as a test: xfail where it is open and still diverges, skip where it says nothing here."""
-    done = replay(path)
+    from difftest.plugin.warm import executors_of  # imports torch
+
+    done = replay(path, executors_of(item))
     failures = () if done.expected else (f"{path}: {done.message}",)
     _attach(
         item, Summary(replays=Counter({str(done.status): 1}), ledger_failures=failures), [CaseReplayed(replay=done)]
@@ -58,6 +60,7 @@ def replay_case(item: pytest.Item, path: Path) -> None:
 def run_shard(item: pytest.Item, shard: int) -> None:
     """Run a shard of the campaign as a test: fails with the report of each new bucket that it shrank."""
     from difftest import campaign  # imports torch
+    from difftest.plugin.warm import executors_of
 
     session = session_of(item.config)
     assert session is not None  # the suite is not collected without one
@@ -72,7 +75,9 @@ def run_shard(item: pytest.Item, shard: int) -> None:
             case JournalLost():
                 item.warn(pytest.PytestWarning(describe.lost_journal_line(event)))
 
-    summary = campaign.run_shard(session.options, shard, emit, Claims(session.claims), session.known)
+    summary = campaign.run_shard(
+        session.options, shard, emit, Claims(session.claims), session.known, executors_of(item)
+    )
     _attach(item, summary, events if session.options.json else [])
     if summary.findings:
         reports = [describe.finding_lines(finding, session.options) for finding in summary.findings]

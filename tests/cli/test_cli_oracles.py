@@ -13,7 +13,7 @@ def installed(monkeypatch):
     specs = {"absent": "Absent", "broken": "Nothing", "declared": "Loose", "unsure": "DoesNotKnow"}
     find = oracles.find
     monkeypatch.setattr(oracles, "names", lambda: sorted(specs))
-    monkeypatch.setattr(oracles, "find", lambda name: find(f"kernels.py:{specs[name]}"))
+    monkeypatch.setattr(oracles.base, "find", lambda name: find(f"kernels.py:{specs[name]}" if name in specs else name))
 
 
 @pytest.mark.usefixtures("installed")

@@ -9,6 +9,7 @@ from difftest.cases import Case, Found
 from difftest.explain.explanation import Explanation
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Agreement, Outcome, Rate, Verdict, Worst
+from difftest.sequence import Step
 from strategies import Parallel, Scenario, Shape
 
 SCENARIO = Scenario(shape=Shape(tokens=5, experts=2, top_k=2), parallel=Parallel(ep_size=2, ep_rank=1))
@@ -95,3 +96,9 @@ class FakeEngine:
 
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:  # noqa: ARG002
         return Explanation(suspected="layout", bad_set=f"{smallest.scenario.shape.tokens} rows")
+
+    def sequence(self, _finding: Outcome) -> tuple[Step, ...] | None:
+        return ()
+
+    def stands(self, _finding: Outcome) -> bool:
+        return True

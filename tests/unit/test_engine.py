@@ -18,6 +18,7 @@ from difftest.engine import Engine
 from difftest.guard import without_digits
 from difftest.journal import Journal
 from difftest.outcome import Outcome, Verdict
+from difftest.trial import Done
 from oracles.base import OracleNotFound
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import Prepared
@@ -362,28 +363,29 @@ def test_time_is_told_by_phase() -> None:
 class Elsewhere:
     """An executor that is not this process."""
 
-    candidate, reference = "far", "reference"
+    candidate, reference, isolated = "far", "reference", True
 
     def __init__(self) -> None:
         self.asked: list[tuple[Scenario, frozenset[str]]] = []
 
-    def run(self, scenario: Scenario, checks: frozenset[str]) -> Outcome:
+    def submit(self, scenario: Scenario, checks: frozenset[str]) -> Done:
         self.asked.append((scenario, checks))
-        return Outcome(
+        hung = Outcome(
             verdict=Verdict.HUNG,
             scenario=scenario,
             candidate="far",
             reference="reference",
             check="process",
-            kind="deadline",
+            kind="timeout",
             detail="no answer in 60 s",
         )
+        return Done(hung)
 
 
 def test_another_executor_is_asked_once_and_journaled(tmp_path: Path) -> None:
     elsewhere = Elsewhere()
     with Journal(tmp_path) as journal:
-        engine = Engine("far", executor=elsewhere, journal=journal)  # type: ignore[arg-type]  # no spans, no tally
+        engine = Engine("far", executor=elsewhere, journal=journal)  # type: ignore[arg-type]  # has but what is asked
         assert engine.check(PLAIN, checks={"split"}).verdict is Verdict.HUNG
         engine.check(PLAIN, checks={"split"})
         assert elsewhere.asked == [(PLAIN, frozenset({"split"}))]

@@ -10,9 +10,9 @@ from pathlib import Path
 import candidates
 import pytest
 import torch
+from difftest.apart import Apart
 
 from difftest import ballots, campaign, describe, suite
-from difftest.apart import Apart
 from difftest.ballots import Ballot, Poll
 from difftest.findings import Finding, Summary
 from difftest.options import Options

@@ -1,0 +1,36 @@
+"""Whether a device still works after a case that may have broken it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+_NAMES = {"assert": "device assert"}
+
+
+def sticky_error(device: int) -> str | None:
+    """The error for which this process can no longer use the CUDA device ("illegal address"); None when it works.
+
+    Does a small piece of work on the device and waits for all that it has to do. When that fails, the driver is asked
+    what state the context is in: it answers every call with the error that broke it. One that it does not repeat was
+    the last call's own.
+    """
+    try:
+        works = torch.ones(1, device=f"cuda:{device}").add_(1).item() == 2
+        torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        works = True
+    except RuntimeError:
+        works = False
+    if works:
+        return None
+    driver = ctypes.CDLL("libcuda.so.1")
+    code = driver.cuCtxSynchronize()
+    if code == 0:
+        return None
+    name = ctypes.c_char_p()
+    driver.cuGetErrorName(code, ctypes.byref(name))
+    words = (name.value or f"CUDA_ERROR_{code}".encode()).decode().removeprefix("CUDA_ERROR_").lower().replace("_", " ")
+    return _NAMES.get(words, words)

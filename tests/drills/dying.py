@@ -1,0 +1,129 @@
+"""Candidates for the drills: grouped-mm that does something terrible, by the number of rows in the batch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from oracles.grouped_mm import GroupedMM
+
+FILE = Path(__file__)
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exits():
+    os._exit(3)
+
+
+def exits_well():
+    os._exit(0)
+
+
+def segfaults():
+    ctypes.string_at(0)
+
+
+def sleeps():
+    time.sleep(3600)
+
+
+def spins():
+    """Does not even listen to the request to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        pass
+
+
+def sys_exits():
+    sys.exit("no kernel")
+
+
+def raises():
+    raise ValueError("no kernel")
+
+
+def devours():
+    """Asks for more memory than there is."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 36, 1 << 36))
+    torch.ones(1 << 40, dtype=torch.uint8)
+
+
+DEATHS = (killed, os.abort, exits, exits_well, segfaults, sleeps, spins, sys_exits, raises, devours)
+FIRST = 4
+"""Rows of the batch that the first death is for."""
+
+
+class Dying(GroupedMM):
+    """Dies in its own way of each number of rows from `FIRST` on."""
+
+    def __call__(self, prepared):
+        number = prepared.problem.tokens - FIRST
+        if 0 <= number < len(DEATHS):
+            DEATHS[number]()
+        return super().__call__(prepared)
+
+
+class Remembers(GroupedMM):
+    """Is wrong for a batch of five rows once it has answered one of three rows and then one of seven."""
+
+    seen = 0
+
+    def __call__(self, prepared):
+        tokens = prepared.problem.tokens
+        if self.seen < 2 and tokens == (3, 7)[self.seen]:
+            self.seen += 1
+        output = super().__call__(prepared)
+        return output + 1 if tokens == 5 and self.seen == 2 else output
+
+
+class Once(GroupedMM):
+    """Dies in the first process that asks about five rows, and in no other."""
+
+    def __call__(self, prepared):
+        mark = Path(os.environ["DIFFTEST_DRILL"])
+        if prepared.problem.tokens == 5 and not mark.exists():
+            mark.touch()
+            os._exit(9)
+        return super().__call__(prepared)
+
+
+class DiesAtStart(GroupedMM):
+    def __init__(self):
+        os._exit(4)
+
+
+class FailsAtStart(GroupedMM):
+    def __init__(self):
+        raise OSError("no device\nat all")
+
+
+class DiesAtSecondStart(GroupedMM):
+    """Starts once, dies of the first case, and then does not start any more."""
+
+    def __init__(self):
+        mark = Path(os.environ["DIFFTEST_DRILL"])
+        if mark.exists():
+            os._exit(4)
+        mark.touch()
+
+    def __call__(self, _prepared):
+        os._exit(5)
+
+
+class Killing(GroupedMM):
+    """Is killed for every batch of more than eight rows."""
+
+    def __call__(self, prepared):
+        if prepared.problem.tokens > 8:
+            killed()
+        return super().__call__(prepared)

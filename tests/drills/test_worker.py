@@ -1,0 +1,160 @@
+"""A candidate may die, hang or rot in its worker: its case gets a typed outcome, and no other case is lost."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+
+import dying
+import pytest
+
+from difftest import cases, events
+from difftest.campaign import run
+from difftest.executors import Executors, Isolation
+from difftest.findings import Summary
+from difftest.options import Options
+from difftest.outcome import Verdict
+from difftest.replay import ReplayStatus, replay
+from difftest.sequence import Step
+from difftest.worker import WorkerFailed
+from oracles import OracleNotFound
+from strategies.scenario import Scenario, Shape
+
+TIMEOUT = 5
+
+
+def of(tokens: int) -> Scenario:
+    return Scenario(shape=Shape(tokens=tokens))
+
+
+def spec(name: str) -> str:
+    return f"{dying.FILE}:{name}"
+
+
+@pytest.fixture(autouse=True)
+def _own_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("DIFFTEST_DRILL", str(tmp_path / "mark"))
+
+
+@pytest.fixture
+def workers():
+    with Executors(isolation=Isolation(all=True, timeout=TIMEOUT, workers=1)) as executors:
+        yield lambda name: executors.of(spec(name), "reference")
+
+
+ENDS = {
+    dying.killed: (Verdict.CRASHED, "SIGKILL"),
+    dying.os.abort: (Verdict.CRASHED, "SIGABRT"),
+    dying.exits: (Verdict.CRASHED, "exit 3"),
+    dying.exits_well: (Verdict.CRASHED, "exit 0"),
+    dying.segfaults: (Verdict.CRASHED, "SIGSEGV"),
+    dying.sleeps: (Verdict.HUNG, "timeout"),
+    dying.spins: (Verdict.HUNG, "timeout"),
+    dying.sys_exits: (Verdict.REJECTED, "SystemExit: no kernel"),
+    dying.raises: (Verdict.REJECTED, "ValueError: no kernel"),
+    dying.devours: (Verdict.REJECTED, "RuntimeError: [enforce fail at alloc_cpu.cpp"),
+}
+
+
+def test_whatever_ends_a_case_is_its_outcome_and_the_others_do_not_notice(workers):
+    """All cases are handed over at once, so that the others wait in the process that dies."""
+    executor = workers("Dying")
+    deadly = [of(dying.FIRST + number) for number in range(len(dying.DEATHS))]
+    asked = [scenario for death in deadly for scenario in (death, of(1))]
+    outcomes = [pending.result() for pending in [executor.submit(scenario, ()) for scenario in asked]]
+    assert [outcome.scenario for outcome in outcomes] == asked
+    assert {outcome.candidate for outcome in outcomes} == {spec("Dying")}
+    assert [outcome.verdict for outcome in outcomes[1::2]] == [Verdict.AGREES] * len(deadly)
+    assert [outcome.verdict for outcome in outcomes[::2]] == [ENDS[death][0] for death in dying.DEATHS]
+    # What ran in the process before it died, and nothing of the one before.
+    assert [len(executor.before(outcome)) for outcome in outcomes[::2]] == [0, 1, 1, 1, 1, 1, 1, 1, 3, 5]
+    assert executor.before(outcomes[2]) == (Step(of(1)),)
+    for outcome, death in zip(outcomes[::2], dying.DEATHS, strict=True):
+        assert outcome.kind.startswith(ENDS[death][1])
+
+
+def test_a_process_that_does_not_start_is_one_line_and_not_tried_for_ever(workers):
+    with pytest.raises(WorkerFailed) as raised:
+        workers("DiesAtStart")
+    assert str(raised.value) == f"{spec('DiesAtStart')}: its process ends at its start"
+    with pytest.raises(OracleNotFound, match=r"FailsAtStart\(\) fails: OSError: no device at all$"):
+        workers("FailsAtStart")
+
+
+def test_nor_is_one_that_does_not_start_again(workers):
+    executor = workers("DiesAtSecondStart")
+    assert executor.submit(of(1), ()).result().kind == "exit 5"
+    with pytest.raises(WorkerFailed, match="ends at its start"):
+        executor.submit(of(2), ()).result()
+
+
+# --- sequences ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def harvested(tmp_path, monkeypatch):
+    """A campaign over batches of 1, 3, 7, 5, 6 and 5 rows."""
+    order = [1, 3, 7, 5, 6, 5]
+    monkeypatch.setattr("difftest.stream.Stream.each", lambda _, visit: [visit(of(tokens)) for tokens in order])
+
+    def campaign(name: str) -> Summary:
+        options = Options(
+            candidates=(spec(name),),
+            examples=8,
+            seed=1,
+            profile="quick",
+            cases=tmp_path / "cases",
+            isolate=True,
+            timeout=60,
+        )
+        return run(options, lambda _: None)
+
+    return campaign
+
+
+def test_a_failure_that_needs_earlier_cases_is_kept_with_them(harvested):
+    (finding,) = harvested("Remembers").findings
+    assert (finding.smallest.scenario, finding.smallest.kind) == (of(5), "impossible")
+    assert finding.smallest.detail.endswith("(needs 2 earlier cases in the same process)")
+    case = cases.load(finding.case_path)
+    assert [step.scenario for step in case.sequence] == [of(3), of(7)]
+    assert replay(finding.case_path).status is ReplayStatus.STILL_DIVERGES
+    cut = cases.Case(**{**vars(case), "sequence": (Step(of(3)),)})
+    cases.save(cut, finding.case_path)
+    assert replay(finding.case_path).status is ReplayStatus.FIXED
+
+
+def test_a_crash_that_is_not_seen_again_is_reported_all_the_same(harvested):
+    (finding,) = harvested("Once").findings
+    assert (finding.smallest.verdict, finding.smallest.scenario) == (Verdict.CRASHED, of(5))
+    assert finding.smallest.detail.endswith("(not seen again in a new process)")
+    assert not finding.fixed_point
+
+
+# --- campaigns ---------------------------------------------------------------------------------------------------
+
+
+def test_a_campaign_goes_on_and_shrinks_what_ends_processes(tmp_path):
+    """The second and every further crash of a shrink ends another process."""
+    seen: list[events.Event] = []
+    options = Options(
+        candidates=(spec("Killing"), "grouped-mm"),
+        examples=16,
+        seed=1,
+        profile="quick",
+        cases=tmp_path / "cases",
+        isolate=True,
+        workers=2,
+    )
+    summary = run(options, seen.append)
+    (finding,) = summary.findings
+    assert (finding.smallest.verdict, finding.smallest.kind) == (Verdict.CRASHED, "SIGKILL")
+    assert finding.fixed_point
+    assert finding.smallest.scenario == Scenario(shape=Shape(tokens=9))
+    assert summary.scenarios == 16
+    counts = summary.verdicts[spec("Killing")]
+    assert counts[Verdict.CRASHED] == finding.seen
+    assert counts.total() == 16
+    assert summary.verdicts["grouped-mm"] == Counter({Verdict.AGREES: 16})
+    assert replay(finding.case_path).status is ReplayStatus.STILL_DIVERGES
