@@ -1,105 +1,72 @@
-"""How soon a planted bug is found and how small it gets: `python benchmarks/shrink.py`.
+"""How small a finding gets and how soon: `python benchmarks/shrink.py`.
 
-The bug, in an oracle file over grouped-mm: slot 1 is dropped when M > 4 and the EP rank is not 0. The smallest scenario
-that shows it has M=5, two EP ranks of one expert, rank 1, K=2, and the smallest H and I of the kernel (here 128).
-For each seed, of the bucket "impossible against the reference": scenarios until the first one, real runs of Hypothesis
-and of the reducer (remembered scenarios are free, unsupported ones count), and what was left. Exits with 1 when a seed
-needs more than 300 scenarios or 200 runs, or ends elsewhere.
+For each fault with a minimum that was worked out by hand (tests/quality/minima.py) and each seed: scenarios until it is
+found, real runs of Hypothesis and of the reducer (remembered scenarios are free, unsupported ones count), and whether
+it ends in the minimum. Exits with 1 when one ends elsewhere, or the median of runs is above 150.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import torch
 
-from difftest import campaign
 from difftest.describe import scenario_line
-from difftest.events import Event
-from difftest.findings import Finding
-from difftest.options import Options, shards_of
-from strategies.scenario import Parallel, Scenario, Shape
 
-EXAMPLES = 300
-RUNS = 200
-UNIT = 128
-MINIMUM = Scenario(
-    shape=Shape(tokens=5, hidden=UNIT, intermediate=UNIT, experts=2, top_k=2),
-    parallel=Parallel(ep_size=2, ep_rank=1),
-)
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "quality"))
+from measuring import spread
+from minima import MINIMA, hunt
 
-PLANTED = f'''
-from dataclasses import replace
-
-from oracles.grouped_mm import GroupedMM
+RUNS = 150
 
 
-class Planted(GroupedMM):
-    """grouped-mm, but slot 1 is dropped when M > 4 and ep_rank > 0."""
-
-    name = "planted"
-    capability = replace(GroupedMM.capability, hidden_multiple={UNIT}, intermediate_multiple={UNIT})
-
-    def prepare(self, problem):
-        if problem.tokens > 4 and problem.ep_rank > 0:
-            ids = problem.topk_ids.clone()
-            ids[:, 1:2] = -1
-            problem = replace(problem, topk_ids=ids)
-        return super().prepare(problem)
-'''
+def hunted(name: str, seed: int) -> tuple[int, int, int, str | None]:
+    """Scenarios until it was found, runs of Hypothesis and of the reducer, and where it ended if not in its minimum."""
+    found_at, shrunk, _ = hunt(name, seed)
+    smallest = shrunk.smallest.scenario
+    elsewhere = None if smallest == MINIMA[name].scenario else scenario_line(smallest)
+    return found_at, shrunk.runs_hypothesis, shrunk.runs_reducer, elsewhere
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20, help="seeds 0, 1, ... [default: 20]")
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--fault", action="append", metavar="NAME", help="this one only; may be given again")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'seed':>4} {'found at':>8} {'hypothesis':>10} {'reducer':>7} {'runs':>5} {'s':>5}  smallest")
-    failed = 0
-    for seed in range(seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            started = time.monotonic()
-            before, finding = _first(Path(folder), seed)
-            seconds = time.monotonic() - started
-        if finding is None:
-            print(f"{seed:>4} not found in {before} scenarios")
-            failed += 1
-            continue
-        hypothesis, reducer = finding.shrink_runs_hypothesis, finding.shrink_runs_reducer
-        smallest = finding.smallest.scenario
-        good = smallest == MINIMUM and hypothesis + reducer <= RUNS and finding.fixed_point
-        failed += not good
-        print(
-            f"{seed:>4} {before:>8} {hypothesis:>10} {reducer:>7} {hypothesis + reducer:>5} {seconds:>5.1f}  "
-            f"{scenario_line(smallest)}{'' if good else '  <-- FAILS'}"
-        )
-    print(f"{seeds - failed} of {seeds} seeds: found within {EXAMPLES} scenarios, minimal within {RUNS} runs")
-    return 1 if failed else 0
+    names = options.fault or list(MINIMA)
+    jobs = {(name, seed): (name, seed) for name in names for seed in range(options.seeds)}
+    rows: dict[str, list[tuple[int, int, int, str | None]]] = {name: [] for name in names}
+    print(f"{'fault':<38} {'exact':>7} {'found at':>8} {'hypothesis':>10} {'reducer':>7} {'runs':>5} {'most':>5}")
+    for (name, seed), result in spread(hunted, jobs, options.processes):
+        rows[name].append(result)
+        if result[3] is not None:
+            print(f"{name}, seed {seed}: ends in {result[3]}")
+        if len(rows[name]) == options.seeds:
+            print(_row(name, rows[name]), flush=True)
+    every = [result for results in rows.values() for result in results]
+    print(_row(f"all {len(names)}", every))
+    exact = all(result[3] is None for result in every)
+    return 0 if exact and statistics.median(_runs(every)) <= RUNS else 1
 
 
-def _ignore(event: Event) -> None:
-    """The table is all that is shown."""
+def _runs(results: list[tuple[int, int, int, str | None]]) -> list[int]:
+    return [hypothesis + reducer for _, hypothesis, reducer, _ in results]
 
 
-def _first(folder: Path, seed: int) -> tuple[int, Finding | None]:
-    """Shard by shard to the first that finds it: scenarios up to that one, and the finding."""
-    oracle = folder / "planted.py"
-    oracle.write_text(PLANTED)
-    options = Options(
-        candidates=(f"{oracle}:Planted",), profile="quick", examples=EXAMPLES, seed=seed, cases=folder / "cases"
+def _row(name: str, results: list[tuple[int, int, int, str | None]]) -> str:
+    """Medians, and the most runs."""
+    exact = sum(elsewhere is None for *_, elsewhere in results)
+    found, hypothesis, reducer = (statistics.median(column) for column in list(zip(*results, strict=True))[:3])
+    runs = _runs(results)
+    return (
+        f"{name:<38} {exact:>3}/{len(results):<3} {found:>8.4g} {hypothesis:>10.4g} {reducer:>7.4g} "
+        f"{statistics.median(runs):>5.4g} {max(runs):>5}"
     )
-    scenarios = 0
-    for shard in range(shards_of(EXAMPLES)):
-        summary = campaign.run_shard(options, shard, _ignore)
-        for finding in summary.findings:
-            if (finding.bucket.check, finding.bucket.kind) == ("reference", "impossible"):
-                return scenarios + finding.scenarios_before, finding
-        scenarios += summary.scenarios
-    return scenarios, None
 
 
 if __name__ == "__main__":
