@@ -26,9 +26,6 @@ from strategies.scenario import Scenario
 BLOCKS = (8, 16, 32, 48, 64)
 """Rows of a thread block: what the kernel is compiled for. A scenario's tactic is an index into these."""
 
-_E2M1 = 2 | 1 << 8 | 1 << 16 | 1 << 49
-"""The package's number for E2M1: exponent and mantissa bits, signed, finite values only, and no NaN."""
-
 # A tensor core cuts to float32 and adds 16 columns at a time. The warps of a thread block take these in turn, two or
 # four of them; thread blocks take stripes of K, and all that is joined to nearest.
 _GEMM = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4)), flush_to_zero=True)
@@ -253,7 +250,7 @@ class Prepared:
             top_k=slots,
             mul_topk_weights=last,
             is_ep=self._sharded,
-            b_q_type=_Type(_E2M1),
+            b_q_type=_Type(package.E2M1),
             size_m=len(states),
             size_n=output.shape[1],
             size_k=states.shape[1],

@@ -141,7 +141,7 @@ def _enter() -> None:
     try:
         for _ in range(_MOST_ABSENT):
             try:
-                _import(root)
+                _import(root, stand_ins.absent)
             except ModuleNotFoundError as error:
                 top = (error.name or "sglang").partition(".")[0]
                 if top == "sglang" or top in stand_ins.absent:
@@ -156,8 +156,8 @@ def _enter() -> None:
             sys.meta_path.remove(stand_ins)
 
 
-def _import(root: Path) -> None:
-    """Import the layers, with nothing left of an earlier try."""
+def _import(root: Path, absent: set[str]) -> None:
+    """Import the layers, with nothing left of an earlier try. absent: distributions that are stood in for."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
         del sys.modules[name]
     for name in _BY_NAME:
@@ -165,6 +165,9 @@ def _import(root: Path) -> None:
         made.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = made
     package.serve_built_modules()
+    if "sgl_kernel" in absent:  # of which the Marlin path reads one number
+        scalars = importlib.import_module("sgl_kernel.scalar_type")
+        vars(scalars)["scalar_types"] = SimpleNamespace(float4_e2m1f=SimpleNamespace(id=package.E2M1))
     for name in _LAYERS:
         importlib.import_module(name)
     align = importlib.import_module("sglang.srt.layers.moe.moe_runner.triton_utils").moe_align_block_size

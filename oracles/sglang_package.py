@@ -27,6 +27,8 @@ OLDEST = (0, 5, 23)
 MODULES = "DIFFTEST_SGLANG_MODULES"
 """Environment variable: a folder with NAME.so that sglang's JIT has built elsewhere, NAME being its own name for the
 module (as in its cache). What is not there is built as usual."""
+E2M1 = 2 | 1 << 8 | 1 << 16 | 1 << 49
+"""The package's number for E2M1: exponent and mantissa bits, signed, finite values only, and no NaN."""
 
 _ENTERED = (
     "sglang",

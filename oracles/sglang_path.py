@@ -64,12 +64,15 @@ class SglangPath:
 
 
 class SglangFlashinfer(SglangPath):
-    """Oracle "sglang-flashinfer": `flashinfer_mxfp4`, which is FlashInfer's CUTLASS kernel on SM90."""
+    """Oracle "sglang-flashinfer": `flashinfer_mxfp4`, which is FlashInfer's CUTLASS kernel on SM90.
+
+    A SwiGLU without parameters is not promised: no alpha is taken for GPT-OSS's activation there.
+    """
 
     name = "sglang-flashinfer"
     numerics = cutlass.NUMERICS
     packages = ("sglang", "flashinfer-python")
-    capability = Capability(per_expert_activation=False)
+    capability = Capability(activations=frozenset({"swiglu_oai", "situ"}), per_expert_activation=False)
     _backend = "flashinfer_mxfp4"
     _hidden_unit = 256
 
