@@ -14,7 +14,7 @@ import torch
 from oracles import activations, formats, kinds, quantizers
 from oracles.accumulation import SMALLEST_NORMAL, Weight
 from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded, settle
-from oracles.enclosure import ANY, FINITE, Enclosure
+from oracles.enclosure import ANY, FINITE, NAN, Enclosure
 from oracles.matmul import Correlation, Undecided, matmul
 from oracles.numerics import Accumulator, Float, Numerics
 from oracles.problem import Problem
@@ -266,7 +266,8 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
     over = magnitude * (1 + 4 * slots * _U) > formats.MAX_FINITE["float32"]
     if bool(over.any()):
         out = finite_kinds(center) if out is None else out
-        out = torch.where(over & (out == FINITE), ANY, out)
+        # What overflows is an infinity of its own sign: it may meet one of the other that is certain.
+        out = torch.where(over & (out != NAN), ANY, out)
     total = Ball(center=center, radius=torch.cat((radius, torch.zeros_like(radius[:1]))), kinds=out)
     result = rounded(total, problem.scenario.output_dtype, flush_to_zero=flush_to_zero)
     return Enclosure(

@@ -22,6 +22,7 @@ from oracles.numerics import Accumulator, Numerics, Transcendental
 from oracles.problem import Problem, build
 from oracles.reference import Reference, enclose
 from strategies.scenario import (
+    FLOAT32_MAX,
     Activation,
     DuplicateSlot,
     Execution,
@@ -389,3 +390,13 @@ def test_the_radius_is_not_much_larger_than_the_errors_that_occur() -> None:
 def test_integers_must_be_exact(size: int, activation: Activation, top_k: int) -> None:
     problem = build(scenario(32, size, size, 8, top_k, activation=activation, values=Values(rule="integer")))
     check_sharp(problem, exact=1.0, mean=0.0)
+
+
+def test_a_product_that_overflows_may_meet_a_certain_infinity() -> None:
+    """The largest float32 times an answer above 1 is an infinity of its sign, and -inf + inf is NaN."""
+    edits = (SetWeight(token=0, slot=0, weight=FLOAT32_MAX), SetWeight(token=0, slot=1, weight=float("inf")))
+    problem = build(scenario(tokens=1, routing=Routing(edits=edits), values=Values(scale_low=126, scale_high=127)))
+    kinds = enclose(problem, GROUPED.numerics).kinds
+    y = grouped_mm(problem)
+    assert bool(y.isnan().any())
+    assert bool(((kinds & NAN) != 0)[y.isnan()].all())
