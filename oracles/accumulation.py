@@ -139,7 +139,8 @@ def sharp(
     if acc.rounding == "truncate":
         linear = _truncated(x, weight, hard, off, grid, acc)
         return linear, linear
-    independent = is_independent(x)
+    ordered = x.abs().sort(-1).values
+    independent = is_independent(x, ordered)
     u, grows = acc.unit_roundoff, growth(x.shape[-1], acc)
     sums = partial_sums.bound(x, weight.value, acc, grown, asked & independent)
     # The triangle inequality: of partial sums that are each `off`, the root of the sum of squares.
@@ -149,7 +150,7 @@ def sharp(
     if not acc.product_roundings:
         count, ulp = grid.small(largest, acc.exact_bits)
         square = torch.minimum(square, count * ulp.square() / 3)
-    bias = torch.where(independent, torch.minimum(_stagnating(x, weight, 2 * u * largest), hard), hard)
+    bias = torch.where(independent, torch.minimum(_stagnating(ordered, weight, 2 * u * largest), hard), hard)
     return torch.minimum(LAMBDA * square.sqrt() + bias, hard), bias
 
 
@@ -185,47 +186,43 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
     return lost
 
 
-def _stagnating(x: torch.Tensor, weight: Weight, ulp: torch.Tensor) -> torch.Tensor:
-    """[C, T, N]: a bound on the errors of adding products under one `ulp` of the largest partial sum.
+def _stagnating(ordered: torch.Tensor, weight: Weight, ulp: torch.Tensor) -> torch.Tensor:
+    """[C, T, N]: a bound on the errors of adding products under one `ulp` [C, T, N] of the largest partial sum.
 
     These are lost, or round up to an ulp, one and all to the same side: no random error. Adding p errs by at most |p|,
     and by half an ulp. |x w| < ulp implies that |x| < ulp / threshold or |w| < threshold, for any threshold: for rows
-    of weights that span little, one that none is below.
+    of weights that span little, one that none is below. ordered: the magnitudes of x [C, T, K], sorted.
     """
-    size, magnitude = x.abs(), weight.magnitude
-    threshold = weight.unit.unsqueeze(-2)
-    if weight.spread:
-        threshold = magnitude.amax(-1).unsqueeze(-2) * 2.0**-11  # with 2**-12 of the largest x: 2**-23, one ulp
-    limit = torch.where(threshold > 0, ulp / threshold, 0.0).amax(-1, keepdim=True)
-    small = torch.where(size < limit, size, 0.0)
-    lost = torch.zeros((), dtype=x.dtype, device=x.device)
-    if bool(small.any()):
-        count = (small != 0).sum(-1, keepdim=True)
-        lost = lost + torch.minimum(small @ magnitude.mT, ulp / 2 * count)
+    magnitude = weight.magnitude
+    top = magnitude.amax(-1).unsqueeze(-2)
+    threshold = top * 2.0**-11 if weight.spread else weight.unit.unsqueeze(-2)  # with 2**-12 of x: 2**-23, one ulp
+    under = torch.searchsorted(ordered, torch.where(top > 0, ulp / threshold, 0.0))
+    count = (under - (ordered == 0).sum(-1, keepdim=True)).clamp(min=0)
+    total = torch.nn.functional.pad(ordered.cumsum(-1), (1, 0)).gather(-1, under)
+    lost = torch.minimum(total * top, ulp / 2 * count)
     if weight.spread:
         small = torch.where(magnitude < threshold.mT, magnitude, 0.0)
-        count = (small != 0).sum(-1, keepdim=True)
-        lost = lost + torch.minimum(size @ small.mT, ulp / 2 * count.mT)
+        lost = lost + torch.minimum(
+            ordered[..., -1:] * small.sum(-1).unsqueeze(-2), ulp / 2 * (small != 0).sum(-1).unsqueeze(-2)
+        )
     return lost
 
 
-def is_independent(x: torch.Tensor) -> torch.Tensor:
+def is_independent(x: torch.Tensor, ordered: torch.Tensor) -> torch.Tensor:
     """bool [C, T, 1]: rows whose rounding errors may be taken as independent.
 
     The error of adding p to s depends on p modulo ulp(s) alone, so equal products err alike. A row passes when, in
     every group of 32 and in the whole row, at least half of the elements that are not 0 differ in magnitude (in the
     whole row: half of 256 at most, since bfloat16 has not many more values near 1). Constant, periodic, one-hot and
-    index-coded rows fail and get the hard radius (most are exact anyway).
+    index-coded rows fail and get the hard radius (most are exact anyway). ordered: the magnitudes of x, sorted.
     """
-    size = x.abs()
-    groups = formats.grouped(size, formats.GROUP)
+    groups = formats.grouped(x.abs(), formats.GROUP).sort(-1).values
     enough = 2 * _distinct(groups) >= (groups != 0).sum(-1)
-    whole = 2 * _distinct(size) >= (size != 0).sum(-1).clamp(max=256)
+    whole = 2 * _distinct(ordered) >= (ordered != 0).sum(-1).clamp(max=256)
     return torch.logical_and(enough.all(-1), whole).unsqueeze(-1)
 
 
-def _distinct(size: torch.Tensor) -> torch.Tensor:
-    """Number of different non-zero values along the last axis."""
-    ordered = size.sort(-1).values
+def _distinct(ordered: torch.Tensor) -> torch.Tensor:
+    """Number of different non-zero values along the last axis, which is sorted."""
     first = (ordered[..., :1] != 0).sum(-1)
     return first + (ordered[..., 1:] != ordered[..., :-1]).sum(-1)

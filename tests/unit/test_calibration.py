@@ -50,10 +50,10 @@ class Simulated:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulations take their time: only the distances and exponents at which something happens."""
     monkeypatch.setattr(probe, "DISTANCES", (1, 8, 32))
-    monkeypatch.setattr(probe, "EXPONENTS", range(20, 27))
+    monkeypatch.setattr(probe, "EXPONENTS", range(21, 27))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def taken() -> Calibration:
     return calibration.measure(GroupedMM(), "grouped-mm", CPU)
 
@@ -107,6 +107,16 @@ def test_numerics_that_declare_too_much_are_told() -> None:
     cut = calibration.measure(Simulated(truncates), "simulated", CPU)
     assert any("but nearest is declared" in line for line in cut.contradictions(Numerics()))
     assert cut.contradictions(Simulated(truncates).numerics) == []
+
+
+def test_stripes_take_the_alignment_of_an_instruction() -> None:
+    acc = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4)))
+    seen = [
+        Addition(distance=distance, bits=26 - 2 * (distance > 4), rounding="truncate", up_to=25) for distance in (1, 8)
+    ]
+    stripes = calibration.narrowed(acc, seen).stripes
+    assert stripes is not None
+    assert stripes.core == TensorCore(alignment=2.0**-25)
 
 
 def test_what_is_not_supported_is_not_measured() -> None:
