@@ -57,7 +57,8 @@ class NextRanksExpertIsLast(Twin):
     def local_ids(self, call: Call) -> Tensor:
         problem = call.problem
         end = problem.first_expert + problem.experts_local
-        return torch.where(problem.topk_ids == end, problem.experts_local - 1, super().local_ids(call))
+        next_one = (problem.topk_ids == end) & (end < problem.num_experts)
+        return torch.where(next_one, problem.experts_local - 1, super().local_ids(call))
 
 
 @fault("routing", "vllm#50845: stale ids in topk_ids are checked for their sign alone")
