@@ -270,4 +270,6 @@ def _breach(
         off = f"expected exactly {center:.9g}, off by {worst.error:.3g}{share}"
     else:
         off = f"expected {center:.9g} +- {worst.radius:.3g}, off by {worst.error:.3g}{share}, {worst.ratio:.3g} radii"
+    if kind == "implausible" and not stats.calibrated:
+        off += ", not calibrated"  # the sharp radius is what the oracle declares
     return Breach(kind=kind, detail=f"{some} are {kind}: {at}, {off}", worst=worst, heat=picture)

@@ -70,6 +70,15 @@ def test_outside_the_sharp_radius_only_is_implausible() -> None:
     assert (worst.radius, worst.ratio, worst.hard, worst.sharp) == (0.125, 2.0, (0.5, 1.5), (0.875, 1.125))
 
 
+def test_an_implausible_value_says_whether_the_machine_was_measured() -> None:
+    allowed = enclosure([[1.0]], hard=0.5, sharp=0.125)
+    measured = Accumulator(measured=Accumulator())
+    for numerics, calibrated in ((NUMERICS, False), (Numerics(gemm1=measured, gemm2=measured), True)):
+        judgement = judge(torch.tensor([[1.25]], dtype=torch.bfloat16), allowed, numerics)
+        assert judgement.stats.calibrated is calibrated
+        assert judgement.breaches[0].detail.endswith("2 radii" if calibrated else "2 radii, not calibrated")
+
+
 def test_impossible_hides_implausible() -> None:
     assert kinds_of(judged([[1.25, 3.0]], enclosure([[1.0, 1.0]], hard=0.5, sharp=0.125))) == ["impossible"]
 
