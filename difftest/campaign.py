@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from difftest.introduction import Introduction
 from difftest.journal import Journal, JournalError, leftovers
 from difftest.judges import Judge
 from difftest.ledger import Ledger, crashing
-from difftest.options import PROFILES, Options, shards_of, share_of
+from difftest.options import PROFILES, InvalidOption, Options, shards_of, share_of
 from difftest.outcome import Verdict
 from difftest.stream import Stream
 from difftest.worker import WorkerFailed
@@ -189,7 +190,8 @@ class _Campaign:
         self._poll = Poll({spec: judge.ballot for spec, judge in self.judges.items()} if by_recipe else {})
         # Drawn for those that can run: what only a missing one could do would be unsupported by all others.
         able = [judge.introduction.capability for judge in self.judges.values()]
-        self._capability = functools.reduce(_union, able) if able else Capability()
+        promised = functools.reduce(_union, able) if able else Capability()
+        self._capability = _narrowed(promised, options.activations)
         self._tally = Tally(self._capability) if isinstance(self._capability, Capability) else None
         self._ahead = max((judge.ahead for judge in self.judges.values()), default=0)
         self._running: deque[_Running] = deque()
@@ -310,6 +312,16 @@ def _union(first: AnyCapability, second: AnyCapability) -> AnyCapability:
         return first.union(second)
     assert isinstance(second, Capability)
     return first.union(second)
+
+
+def _narrowed(capability: AnyCapability, activations: Collection[str]) -> AnyCapability:
+    """`capability` with only these activations; all for none."""
+    if not activations or isinstance(capability, RouterCapability):
+        return capability
+    kinds = capability.activations & set(activations)
+    if not kinds:
+        raise InvalidOption(f"--activation {' '.join(activations)}: none of the candidates computes it")
+    return dataclasses.replace(capability, activations=kinds)
 
 
 def _strategy(capability: AnyCapability, profile: str) -> SearchStrategy[Any]:

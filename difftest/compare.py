@@ -193,21 +193,24 @@ def _measure(
     exact = compared & (sharp == 0)
     open_ = compared & (sharp > 0)
     ratio = (error / sharp)[open_]
+    ratio_hard = (error / enclosure.hard)[compared & (enclosure.hard > 0)]
     zero = error.new_zeros(())
     square = torch.where(enclosure.kinds == FINITE, enclosure.center, 0.0).square().sum()
     sums = (compared.sum(), exact.sum(), (exact & (error > 0)).sum(), *(mask.sum() for mask in masks))
-    some = ratio.numel() > 0
+    some, some_hard = ratio.numel() > 0, ratio_hard.numel() > 0
     numbers = torch.stack(
         [
             *(value.double() for value in sums),
             ratio.median() if some else zero,
             ratio.max() if some else zero,
+            ratio_hard.median() if some_hard else zero,
+            ratio_hard.max() if some_hard else zero,
             square / (enclosure.kinds == FINITE).sum().clamp(min=1),
             torch.where(open_, sharp, 0.0).sum() / compared.sum().clamp(min=1),
         ]
     ).tolist()
-    n_compared, n_exact, mismatches, *counts = (int(number) for number in numbers[:-4])
-    median, largest, mean_square, mean_radius = numbers[-4:]
+    n_compared, n_exact, mismatches, *counts = (int(number) for number in numbers[:-6])
+    median, largest, median_hard, largest_hard, mean_square, mean_radius = numbers[-6:]
     stats = Agreement(
         elements=error.numel(),
         compared=n_compared,
@@ -215,6 +218,8 @@ def _measure(
         mismatches=mismatches,
         median_ratio=median if some else None,
         max_ratio=largest if some else None,
+        median_ratio_hard=median_hard if some_hard else None,
+        max_ratio_hard=largest_hard if some_hard else None,
         rms=mean_square**0.5,
         mean_radius=mean_radius,
         radius_model=RADIUS_MODEL,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from strategies.scenario import ACTIVATIONS
+
 REFERENCE = "reference"
 SHARDS = 64
 """Fixed, so that a seed gives the same scenarios whatever number of processes shares them out."""
@@ -80,6 +82,13 @@ OPTIONS = (
         flag="--reference",
         metavar="ORACLE",
         help=f"Oracle to compare with. [default: {REFERENCE}]",
+    ),
+    OptionSpec(
+        name="activation",
+        flag="--activation",
+        metavar="KIND",
+        repeatable=True,
+        help=f"Draw only layers with this activation: {', '.join(ACTIVATIONS)}. Repeatable. [default: all]",
     ),
     OptionSpec(
         name="profile",
@@ -186,15 +195,16 @@ def installed_candidates() -> tuple[str, ...]:
 class Options:
     """A validated set of options. `parse` makes one from what a user typed.
 
-    candidates, reference: specs for `oracles.get`. profile: a key of `PROFILES`. examples: scenarios drawn in all,
-    each judged for every candidate. seed: the base seed of all shards. require: candidates that must run.
-    cases: the ledger's folder. device, isolate, workers, timeout: see `difftest.executors.Isolation`.
-    json, html: where events and the page are written, or None.
+    candidates, reference: specs for `oracles.get`. activations: kinds that are drawn, none for all. profile: a key of
+    `PROFILES`. examples: scenarios drawn in all, each judged for every candidate. seed: the base seed of all shards.
+    require: candidates that must run. cases: the ledger's folder. device, isolate, workers, timeout: see
+    `difftest.executors.Isolation`. json, html: where events and the page are written, or None.
     Raises `InvalidOption`.
     """
 
     candidates: tuple[str, ...]
     reference: str = REFERENCE
+    activations: tuple[str, ...] = ()
     profile: str = "default"
     examples: int
     seed: int
@@ -213,6 +223,9 @@ class Options:
         for name in self.candidates:
             if name == self.reference:
                 raise InvalidOption(f"--candidate {name}: is the --reference too; an oracle always agrees with itself")
+        for kind in self.activations:
+            if kind not in ACTIVATIONS:
+                raise InvalidOption(f"--activation {kind}: must be one of {', '.join(ACTIVATIONS)}")
         if self.profile not in PROFILES:
             raise InvalidOption(f"--profile {self.profile}: must be one of {', '.join(PROFILES)}")
         integer("--examples", self.examples, 1)
@@ -238,6 +251,7 @@ class Options:
         return cls(
             candidates=_distinct(values["candidate"]) or installed_candidates(),
             reference=values["reference"] or REFERENCE,
+            activations=_distinct(values["activation"]),
             profile=profile,
             examples=PROFILES[profile].examples if examples is None else integer("--examples", examples, 1),
             seed=fresh_seed() if seed is None else integer("--seed", seed, 0, SEED_LIMIT - 1),
@@ -258,6 +272,8 @@ class Options:
             words += ["--candidate", name]
         if self.reference != REFERENCE:
             words += ["--reference", self.reference]
+        for kind in self.activations:
+            words += ["--activation", kind]
         if self.device is not None:
             words += ["--device", self.device]
         if self.isolate:
@@ -277,7 +293,7 @@ class Options:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read `to_json`'s form."""
         paths = {name: None if data[name] is None else Path(data[name]) for name in ("cases", "json", "html")}
-        sequences = {name: tuple(data[name]) for name in ("candidates", "require")}
+        sequences = {name: tuple(data[name]) for name in ("candidates", "activations", "require")}
         return cls(**{**data, **paths, **sequences})
 
 

@@ -109,7 +109,8 @@ class Agreement:
     elements: M * H. compared: those with a value to compare (finite, and demanded or allowed to be). exact: of
     these, how many had radius 0. mismatches: of the exact, how many differ. median_ratio, max_ratio: error / sharp
     radius over the others, None when there are none. rms: of the reference's finite values. mean_radius: of the sharp
-    radius, over the compared. one_offs: sharp-only breaches that three redraws did not repeat (no finding).
+    radius, over the compared. median_ratio_hard, max_ratio_hard: error / hard radius. one_offs: sharp-only breaches
+    that three redraws did not repeat (no finding).
     radius_model, lam, unit_roundoffs: version of the radius model, its lambda, and u of the two GEMMs' accumulators,
     so that a replay judges alike. calibrated: whether the sharp radius follows what `difftest calibrate` measured here,
     and not only what the oracle declares.
@@ -123,6 +124,8 @@ class Agreement:
     max_ratio: float | None
     rms: float
     mean_radius: float
+    median_ratio_hard: float | None = None
+    max_ratio_hard: float | None = None
     one_offs: int = 0
     radius_model: int
     lam: float

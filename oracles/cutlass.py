@@ -76,9 +76,9 @@ class Adapter:
         """Convert the weights and collect the arguments, on the problem's CUDA device or else the current one."""
         device = package.device_for(problem.hidden_states)
         with package.current(device):
-            return Prepared(problem, self._arguments(problem, device))
+            return Prepared(problem, self.arguments(problem, device))
 
-    def _arguments(self, problem: Problem, device: torch.device) -> dict[str, Any]:
+    def arguments(self, problem: Problem, device: torch.device) -> dict[str, Any]:
         """Keywords of `cutlass_fused_moe`, but for output and workspace."""
         fused_moe = package.module("fused_moe")
 

@@ -1,0 +1,172 @@
+"""Does the same call always give the same bits? `python benchmarks/race.py` on a Hopper GPU with FlashInfer.
+
+The race of flashinfer#5438: up to 0.6.17 but for 0.6.16, a tile of bfloat16 x MXFP4 is computed with the scales of the
+next expert, once in thousands of calls. Calls are queued back to back; each output is compared with the first one on
+the device, and nothing is read back before the last. With --busy another stream works beside them. --inject N makes
+one call in N wrong in one tile of 16 rows and 128 columns: the detector has to count exactly these. --engine asks the
+determinism check of difftest the same question.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from difftest.engine import Engine
+from oracles import flashinfer_package as package
+from oracles.cutlass import Cutlass, Prepared
+from oracles.problem import Problem, build
+from strategies.scenario import Execution, Scenario, Shape
+
+SHAPE = Shape(tokens=8192, hidden=4096, intermediate=256, experts=256, top_k=6)
+TILE = (16, 128)
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Races:
+    """calls: compared with the first one. wrong: how many differ. first: the first that does, -1 for none.
+    elements: that differ in it. rows, columns: [first, last] of these."""
+
+    calls: int
+    wrong: int
+    first: int
+    elements: int
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    seconds: float
+
+
+def races(launch: Callable[[torch.Tensor, int], object], output: torch.Tensor, calls: int) -> Races:
+    """Queue `launch(output, number)` for 0 to `calls` and compare each output with that of 0, on the device."""
+    launch(output, 0)
+    want = output.clone()
+    bits, right = output.view(torch.int16), want.view(torch.int16)
+    kept = want.clone()
+    wrong = torch.zeros((), dtype=torch.int64, device=output.device)
+    first = torch.full_like(wrong, -1)
+    _synchronize(output)
+    start = time.perf_counter()
+    for number in range(1, calls + 1):
+        output.fill_(-1.0)  # what a call leaves unwritten must not be the last one's
+        launch(output, number)
+        bad = (bits != right).any()
+        fresh = bad & (first < 0)
+        torch.where(fresh, output, kept, out=kept)
+        first = torch.where(fresh, number, first)
+        wrong += bad
+    _synchronize(output)
+    seconds = time.perf_counter() - start
+    rows, columns = (kept.view(torch.int16) != right).nonzero(as_tuple=True)
+
+    def span(places: torch.Tensor) -> tuple[int, int]:
+        return (int(places.min()), int(places.max())) if len(places) else (-1, -1)
+
+    return Races(calls, int(wrong), int(first), len(rows), span(rows), span(columns), seconds)
+
+
+def _synchronize(output: torch.Tensor) -> None:
+    if output.is_cuda:
+        torch.cuda.synchronize()
+
+
+def injected(launch: Callable[[torch.Tensor, int], object], every: int) -> Callable[[torch.Tensor, int], object]:
+    """`launch`, wrong in one tile in one call of `every`; nothing is wrong for 0."""
+    if not every:
+        return launch
+
+    def run(output: torch.Tensor, number: int) -> None:
+        launch(output, number)
+        if number % every == every // 2:
+            row, column = (number * 7919) % (len(output) // TILE[0]), (number * 104729) % (output.shape[1] // TILE[1])
+            tile = output[row * TILE[0] :, column * TILE[1] :][: TILE[0], : TILE[1]]
+            tile.mul_(1.25)
+
+    return run
+
+
+def kernel(problem: Problem) -> Callable[[torch.Tensor, int], object]:
+    """One call of the package, of whatever version: it gets those arguments that it has, and its own workspace."""
+    call = package.module("fused_moe").cutlass_fused_moe
+    device = problem.hidden_states.device
+    known = inspect.signature(call).parameters
+    arguments = {name: value for name, value in Cutlass().arguments(problem, device).items() if name in known}
+    return lambda output, _: call(**arguments, output=output)
+
+
+class Busy:
+    """A stream beside the calls that is never idle: matrix products, queued anew with each call."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._matrix = torch.randn(2048, 2048, dtype=torch.bfloat16, device=device)
+
+    def beside(self, launch: Callable[[torch.Tensor, int], object]) -> Callable[[torch.Tensor, int], object]:
+        def run(output: torch.Tensor, number: int) -> None:
+            with torch.cuda.stream(self._stream):
+                for _ in range(4):
+                    torch.mm(self._matrix, self._matrix)
+            launch(output, number)
+
+        return run
+
+
+class Injected(Cutlass):
+    """`cutlass`, wrong in one tile in one call of `every`."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self._every, self._calls = every, 0
+
+    def __call__(self, prepared: Prepared) -> torch.Tensor:
+        self._calls += 1
+        output = super().__call__(prepared)
+        injected(lambda *_: None, self._every)(output, self._calls)
+        return output
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=20_000, help="in all, shared out evenly [default: 20000]")
+    parser.add_argument("--tactic", type=int, action="append", help="besides the default one; repeatable")
+    parser.add_argument("--inject", type=int, default=0, metavar="N", help="one call in N is wrong [default: none]")
+    parser.add_argument("--engine", type=int, default=0, metavar="N", help="repeats of the determinism check")
+    parser.add_argument("--tokens", type=int, default=SHAPE.tokens)
+    options = parser.parse_args()
+    base = Scenario(shape=dataclasses.replace(SHAPE, tokens=options.tokens))
+    print(f"flashinfer {package.version()}, {torch.cuda.get_device_name()}, {base.shape}")
+    table = Table("tactic", "PDL", "beside", "calls", "wrong", "first", "elements", "rows", "columns", "ms a call")
+    settings = [(t, p, b) for t in (None, *(options.tactic or ())) for p in (True, False) for b in (True, False)]
+    problem = build(base, "cuda")
+    output = torch.empty_like(problem.hidden_states)
+    for tactic, pdl, busy in settings:
+        execution = Execution(tactic=tactic, pdl=pdl)
+        launch = kernel(dataclasses.replace(problem, scenario=dataclasses.replace(base, execution=execution)))
+        for number in range(WARM_UP):
+            launch(output, number)
+        launch = injected(launch, options.inject)
+        if busy:
+            launch = Busy(output.device).beside(launch)
+        found = races(launch, output, options.calls // len(settings))
+        cells: list[Any] = [tactic, pdl, "busy" if busy else "-", found.calls, found.wrong, found.first, found.elements]
+        milliseconds = f"{1000 * found.seconds / found.calls:.2f}"
+        table.add_row(*map(str, (*cells, found.rows, found.columns, milliseconds)))
+    Console(width=150).print(table)
+    if options.engine:
+        scenario = dataclasses.replace(base, execution=Execution(repeats=options.engine))
+        engine = Engine(Injected(options.inject), device="cuda")
+        outcome = engine.check(scenario, checks={"determinism"})
+        print(f"determinism check, {options.engine} repeats: {outcome}")
+
+
+if __name__ == "__main__":
+    main()
