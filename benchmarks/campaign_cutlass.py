@@ -55,6 +55,7 @@ def run(draws: int, **given: Any) -> None:
     started = time.perf_counter()
     summary = campaign.run(options, tally)
     seconds = time.perf_counter() - started
+    console.print("\n".join(describe.missing_lines(summary.missing)), markup=False)
     console.print(f"{options.command()}: {summary.scenarios / seconds:.1f} scenarios/s, ledger and shrinking included")
     share = tally.duplicates / max(1, tally.scenarios)
     console.print(f"{tally.duplicates} of {tally.scenarios} scenarios ({share:.1%}) have an expert twice in a row")
