@@ -66,7 +66,9 @@ def first_line(error: BaseException) -> str:
 
 
 def without_digits(text: str) -> str:
-    """`text` with each number, address and list of numbers as "#", so that one cause has one text at every size."""
+    """`text` with each path, number, address and list of numbers as "#": one cause has one text at every size, and
+    wherever the kernel was built."""
+    text = re.sub(r"(?:[\w.+-]*/){2,}[\w.+-]*(:\d+)?", "#", text)
     text = re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
     return re.sub(r"#(,\s*-?#)+", "#", text)
 

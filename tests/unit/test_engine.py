@@ -346,6 +346,8 @@ def test_the_reference_as_a_candidate() -> None:
         ("1e-5 and 3.25", "# and #"),
         ("(-1, 5)", "(-#)"),
         ("no digits", "no digits"),
+        ("assertion failed: x (/build/a-1.2//csrc/moe.cuh:4061)", "assertion failed: x (#)"),
+        ("K/32 of out/put", "K/# of out/put"),
     ],
 )
 def test_digits_are_taken_out(text: str, expected: str) -> None:
