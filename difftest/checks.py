@@ -325,7 +325,7 @@ def _pad(subject: Subject) -> Breach | None:
     The batch has another length, and so perhaps another kernel: two radii, unless batch_invariant.
     """
     live = subject.problem.scenario.shape.tokens
-    if subject.problem.scenario.execution.padding:
+    if live and subject.problem.scenario.execution.padding:
         alone = subject.ask(variants.take_rows(subject.problem, torch.arange(live)))
         breach = subject.same_value(torch.cat((alone, subject.output[live:])))
         if breach is not None:

@@ -172,7 +172,10 @@ def _layer_covers(small: Scenario, scenario: AnyScenario) -> bool:
         return False
     if scenario.shape.tokens + scenario.execution.padding < small.shape.tokens + small.execution.padding:
         return False
-    if any(size < least for size, least in zip(_sizes(scenario), _sizes(small), strict=True)):
+    least = _sizes(small)
+    if small.shape.experts == small.shape.top_k:  # as many as K needs, and not for their own sake
+        least = (*least[:2], 1, *least[3:])
+    if any(size < needed for size, needed in zip(_sizes(scenario), least, strict=True)):
         return False
     mine, needed = _distances(scenario), _distances(small)
     for name in needed.keys() - {_REPEATS}:

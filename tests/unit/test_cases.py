@@ -228,7 +228,11 @@ def test_the_shipped_ledger_is_that_of_the_candidates(tmp_path) -> None:
     cases.save(case(), tmp_path / f"mine{cases.SUFFIX}")
     shipped = {path: cases.load(path) for path in cases.paths(cases.SHIPPED)}
     assert all(saved.explanation and saved.status is Status.OPEN for saved in shipped.values())
-    assert {saved.candidate for saved in shipped.values()} >= {"ggml", "ggml-repacked", "sglang-flashinfer"}
+    named = {saved.candidate for saved in shipped.values()}
+    assert named >= {"ggml", "ggml-repacked", "sglang-flashinfer", "cutlass", "cutlass-graph"}
+    ours = [saved.applies_to for saved in shipped.values() if saved.candidate.startswith("cutlass")]
+    versions = {applies_to.packages["flashinfer-python"] for applies_to in ours}
+    assert versions == {">=0.6.18,<0.7.1", "===0.6.18"}  # the patched 0.6.18 has another name
     for names in ((), ("ggml",), ("ggml", "ggml-repacked")):
         expected = [path for path, saved in shipped.items() if saved.candidate in names]
         assert cases.known(tmp_path, names) == [*expected, tmp_path / f"mine{cases.SUFFIX}"]

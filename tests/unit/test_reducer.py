@@ -231,6 +231,13 @@ def test_a_scenario_does_not_cover_what_lacks_something(lacking):
     assert not covers(LARGE, lacking)
 
 
+def test_experts_that_only_k_needs_are_no_size_of_their_own():
+    pair = Scenario(shape=Shape(experts=2, top_k=2))
+    ranked = Scenario(shape=Shape(experts=2, top_k=2), parallel=Parallel(ep_size=2))
+    assert covers(pair, ranked)
+    assert not covers(Scenario(shape=Shape(experts=2)), ranked)
+
+
 def test_another_choice_is_not_covered_but_another_number_is():
     situ = Scenario(activation=Situ())
     assert covers(situ, dataclasses.replace(LARGE, activation=Situ(beta=2.0)))
