@@ -19,10 +19,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import oracles
 from difftest import campaign, cases, describe, preflight
 from difftest.checks import CHECKS
-from difftest.engine import Engine
+from difftest.engine import Engine, Executor
 from difftest.events import Event, ScenarioFinished
 from difftest.findings import Summary
 from difftest.options import OPTIONS, Options
@@ -41,7 +40,13 @@ SCALES = (114, 118)
 
 def main() -> None:
     options: list[click.Parameter] = [
-        click.Option([spec.flag, spec.name], metavar=spec.metavar, help=spec.help, multiple=spec.repeatable)
+        click.Option(
+            [spec.flag, spec.name],
+            metavar=None if spec.is_switch else spec.metavar,
+            is_flag=spec.is_switch,
+            help=spec.help,
+            multiple=spec.repeatable,
+        )
         for spec in OPTIONS
     ]
     draws = click.Option(["--draws"], type=int, default=8, show_default=True, help="Contents of a Kimi-K3 batch.")
@@ -66,12 +71,13 @@ def run(draws: int, **given: Any) -> None:
     for finding in summary.findings:
         console.print("\n".join(describe.finding_lines(finding, options)), markup=False)
     new = len(summary.findings)
-    for candidate in summary.verdicts:
-        found, outcomes = kimi_k3(candidate, options, draws)
-        console.print(found.table(candidate, f"{candidate}, Kimi-K3 rank 7 of 32"))
-        new += len(outcomes)
-        for outcome in outcomes:
-            console.print(f"{outcome}: {describe.scenario_line(outcome.scenario)}", markup=False)
+    with campaign.executors_for(options) as executors:
+        for candidate in summary.verdicts if draws else ():
+            found, outcomes = kimi_k3(executors.of(candidate, options.reference), options, draws)
+            console.print(found.table(candidate, f"{candidate}, Kimi-K3 rank 7 of 32"))
+            new += len(outcomes)
+            for outcome in outcomes:
+                console.print(f"{outcome}: {describe.scenario_line(outcome.scenario)}", markup=False)
     sys.exit(1 if new else 0)
 
 
@@ -164,18 +170,17 @@ def names_an_expert_twice(scenario: Scenario) -> bool:
     return bool(((local[:, 1:] == local[:, :-1]) & (local[:, 1:] >= 0)).any())
 
 
-def kimi_k3(candidate: str, options: Options, draws: int) -> tuple[Tally, list[Outcome]]:
-    """`draws` contents of each batch, judged with all checks that a campaign would sample; and what was found."""
+def kimi_k3(executor: Executor, options: Options, draws: int) -> tuple[Tally, list[Outcome]]:
+    """`draws` contents of each batch, with the checks that a campaign would sample; and what was found."""
     model, tally, found = MODELS["kimi-k3"], Tally(), []
-    oracle = oracles.get(candidate)
-    capability = oracles.capability_of(oracle)
+    capability = executor.introduction.capability
     assert isinstance(capability, Capability)  # preflight: no routers beside layers
     kinds = [kind for kind in ACTIVATIONS if kind in capability.activations]
     chosen = [kind for kind in kinds if kind in (options.activations or kinds)]
     graph = "eager" not in capability.modes
     execution = Execution(mode="graph", replays=("all", "fewer_tokens", "same")) if graph else Execution()
     # M = 0, which the check "empty" asks for, is the campaign's to count.
-    engine = Engine(oracle, options.reference, device="cuda", checks=CHECKS.keys() - {"empty"})
+    engine = Engine(executor.candidate, executor.reference, executor=executor, checks=CHECKS.keys() - {"empty"})
     for kind in chosen:
         for tokens in TOKENS:
             for seed in range(draws):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from difftest import environment
 from difftest.files import write_whole
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Bucket, InvalidOutcome, Outcome
@@ -61,7 +63,7 @@ class AppliesTo:
         if self.arch and here.arch not in self.arch:
             return f"it is about {', '.join(self.arch)}, this machine is {here.arch}"
         for name, versions in self.packages.items():
-            installed = here.packages.get(name)
+            installed = _with_patches(here.packages.get(name), here.build.get("name", ""))
             if installed is None:
                 return f"it is about {name}, which the candidate does not come from here"
             if not SpecifierSet(versions).contains(installed, prereleases=True):
@@ -203,9 +205,14 @@ def paths(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
-def known(folder: Path, candidates: Container[str]) -> list[Path]:
+def about(case: Case, candidates: Iterable[str]) -> list[str]:
+    """Those of `candidates` that the case is about: its own, and the same oracle in other environments."""
+    return [spec for spec in candidates if case.candidate in (spec, environment.split(spec)[0])]
+
+
+def known(folder: Path, candidates: Collection[str]) -> list[Path]:
     """The ledger of a campaign: the shipped cases about its candidates, and all in `folder`."""
-    return [path for path in paths(SHIPPED) if load(path).candidate in candidates] + paths(folder)
+    return [path for path in paths(SHIPPED) if about(load(path), candidates)] + paths(folder)
 
 
 def new_path(folder: Path, case: Case) -> Path:
@@ -228,6 +235,13 @@ def save(case: Case, path: Path) -> None:
         write_whole(path, json.dumps(case.to_json(), indent=1) + "\n")
     except OSError as error:
         raise CaseNotWritten(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _with_patches(installed: str | None, build: str) -> str | None:
+    """The version with the patches of a private build as its local part: ===0.6.18 is stock, ==0.6.18 is any."""
+    if installed is None or not build.startswith(f"{installed}+"):
+        return installed
+    return f"{installed}+{re.sub('[^0-9A-Za-z]+', '.', build.removeprefix(installed)).strip('.')}"
 
 
 def _object(where: str, data: object) -> Mapping[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from difftest import cases
@@ -48,7 +48,7 @@ class Ledger:
     def __init__(
         self,
         paths: Sequence[Path],
-        candidates: Container[str],
+        candidates: Collection[str],
         reference: str,
         environment: Callable[[str], Fingerprint | None],
     ) -> None:
@@ -64,10 +64,12 @@ class Ledger:
                 case = cases.load(path)
             except cases.InvalidCase:
                 continue
-            ours = case.candidate in candidates and case.outcome.reference == reference
-            here = environment(case.candidate) if ours else None
-            if here is not None and case.status is Status.OPEN and not case.applies_to.objection(here):
-                self._open[case.bucket][path] = case.scenario
+            if case.outcome.reference != reference or case.status is not Status.OPEN:
+                continue
+            for spec in cases.about(case, candidates):
+                here = environment(spec)
+                if here is not None and not case.applies_to.objection(here):
+                    self._open[replace(case.bucket, oracle=spec)][path] = case.scenario
 
     def explain(self, finding: Outcome, checker: Checker | None) -> Explanation:
         """Whether open cases explain the finding: without what they need, its scenario agrees in the finding's check.
@@ -105,8 +107,13 @@ class Ledger:
     def replay(self, executors: Executors) -> Iterator[Replay]:
         """Run the cases about our candidates again, and the unreadable ones. One that is fixed explains no more."""
         for path in self._paths:
-            done = replay(path, executors)
-            if done.case is None or done.case.candidate in self._candidates:
-                if done.case is not None and not done.expected:
-                    self._open[done.case.bucket].pop(path, None)
+            try:
+                case = cases.load(path)
+            except cases.InvalidCase:
+                yield replay(path, executors)
+                continue
+            for spec in cases.about(case, self._candidates):
+                done = replay(path, executors, spec)
+                if not done.expected:
+                    self._open[replace(case.bucket, oracle=spec)].pop(path, None)
                 yield done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -55,10 +56,10 @@ class Replay:
         }
 
 
-def replay(path: Path, executors: Executors | None = None) -> Replay:
+def replay(path: Path, executors: Executors | None = None, candidate: str | None = None) -> Replay:
     """Run the case at `path` again. Raises nothing: what goes wrong is the replay's status.
 
-    executors: where, by default in new ones.
+    executors: where, by default in new ones. candidate: the case's oracle in another environment, by default as it is.
     """
     try:
         case = cases.load(path)
@@ -68,15 +69,16 @@ def replay(path: Path, executors: Executors | None = None) -> Replay:
     try:
         from difftest import executors as places
 
-        own = places.Executors([case.candidate]) if executors is None else nullcontext(executors)
+        candidate = candidate or case.candidate
+        own = places.Executors([candidate]) if executors is None else nullcontext(executors)
         with own as where:
-            return _judge(path, case, where)
+            return _judge(path, case, candidate, where)
     except Exception as error:
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         return Replay(path=path, case=case, status=ReplayStatus.ERRORED, expected=False, message=message)
 
 
-def _judge(path: Path, case: Case, executors: Executors) -> Replay:
+def _judge(path: Path, case: Case, candidate: str, executors: Executors) -> Replay:
     import oracles
     from difftest.engine import Engine
     from difftest.environment import EnvironmentNotFound
@@ -84,9 +86,9 @@ def _judge(path: Path, case: Case, executors: Executors) -> Replay:
 
     reference = case.outcome.reference
     if case.bucket.verdict in ENDS_PROCESS or case.sequence:
-        executors.isolate({case.candidate})
+        executors.isolate({candidate})
     try:
-        executor = executors.of(case.candidate, reference)
+        executor = executors.of(candidate, reference)
     except EnvironmentNotFound as error:
         return _not_applicable(path, case, str(error))
     here = executor.introduction.fingerprint
@@ -94,14 +96,15 @@ def _judge(path: Path, case: Case, executors: Executors) -> Replay:
     objection = missing or case.applies_to.objection(here)
     if objection is not None:
         return _not_applicable(path, case, objection)
-    engine = Engine(case.candidate, reference, executor=executor)
+    engine = Engine(candidate, reference, executor=executor)
     scenario, checks = scenario_to_run(case), {case.bucket.check}
     outcome = (
         engine.run_afresh(case.sequence, scenario, checks) if case.sequence else engine.check(scenario, checks=checks)
     )
     if outcome.verdict is Verdict.UNSUPPORTED:
-        return _not_applicable(path, case, f"{case.candidate} does not support it: {outcome.reason}", outcome)
-    same = next((finding for finding in outcome.findings if finding.bucket == case.bucket), None)
+        return _not_applicable(path, case, f"{candidate} does not support it: {outcome.reason}", outcome)
+    bucket = dataclasses.replace(case.bucket, oracle=candidate)
+    same = next((finding for finding in outcome.findings if finding.bucket == bucket), None)
     is_open = case.status is Status.OPEN
     if same is not None:
         status, expected = ReplayStatus.STILL_DIVERGES, is_open
@@ -110,7 +113,7 @@ def _judge(path: Path, case: Case, executors: Executors) -> Replay:
             message = f"marked as fixed, but it is back: {message}"
     elif outcome.is_finding:
         status, expected = ReplayStatus.STILL_DIVERGES, False
-        message = f"another finding, {outcome.bucket}: {outcome.detail} (was {case.bucket})"
+        message = f"another finding, {outcome.bucket}: {outcome.detail} (was {bucket})"
     else:
         status, expected = ReplayStatus.FIXED, not is_open
         message = f"fixed, update the case: set its status to {str(Status.FIXED)!r}" if is_open else "agrees, as marked"

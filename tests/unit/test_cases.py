@@ -236,3 +236,12 @@ def test_the_shipped_ledger_is_that_of_the_candidates(tmp_path) -> None:
     for names in ((), ("ggml",), ("ggml", "ggml-repacked")):
         expected = [path for path, saved in shipped.items() if saved.candidate in names]
         assert cases.known(tmp_path, names) == [*expected, tmp_path / f"mine{cases.SUFFIX}"]
+
+
+def test_a_patched_build_is_another_version_than_the_stock_one() -> None:
+    here = dataclasses.replace(HERE, build={"name": "1.2.0+situ.patch+more"})
+    stock, any_build = (AppliesTo(packages={"kernels": versions}) for versions in ("===1.2.0", ">=1.2,<1.3"))
+    assert stock.objection(HERE) is None
+    assert stock.objection(here) == "it is about kernels ===1.2.0, installed is 1.2.0+situ.patch.more"
+    assert any_build.objection(here) is None
+    assert stock.objection(dataclasses.replace(HERE, build={"name": "1.2.0"})) is None

@@ -115,6 +115,14 @@ def test_the_cause_counts_and_not_the_check_that_sees_it(ledger) -> None:
     assert ledger(diverges(TWICE)).explain(poisoned, engine_of(has_duplicate)).known is not None
 
 
+def test_a_case_is_about_its_oracle_in_other_environments_too(tmp_path: Path) -> None:
+    cases.save(case(diverges(TWICE)), cases.new_path(tmp_path, case(diverges(TWICE))))
+    known = Ledger(cases.paths(tmp_path), ("fake@1.2.0", "other@1.2.0"), "reference", lambda _: HERE)
+    engine = engine_of(has_duplicate)
+    assert known.explain(diverges(LARGER, candidate="fake@1.2.0"), engine).known is not None
+    assert known.explain(diverges(LARGER, candidate="other@1.2.0"), engine).known is None
+
+
 def test_another_kind_of_verdict_is_another_finding(ledger) -> None:
     crash = Outcome(
         verdict=Verdict.CRASHED,
