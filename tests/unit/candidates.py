@@ -42,6 +42,12 @@ class Narrow(GroupedMM):
         return "more than one row" if scenario.shape.tokens > 1 else None
 
 
+class Plain(GroupedMM):
+    """Computes SwiGLU alone."""
+
+    capability = replace(GroupedMM.capability, activations=frozenset({"swiglu"}))
+
+
 class Absent(GroupedMM):
     """Is not installed here."""
 

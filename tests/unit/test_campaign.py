@@ -19,7 +19,7 @@ from difftest.campaign import run, run_shard
 from difftest.cases import Status
 from difftest.claims import Claims
 from difftest.findings import Summary
-from difftest.options import Options, shards_of
+from difftest.options import InvalidOption, Options, shards_of
 from difftest.outcome import Verdict
 from difftest.replay import ReplayStatus, replay
 from strategies import Scenario, Shape
@@ -304,3 +304,15 @@ def test_the_ledger_takes_only_what_applies(rejected, options):
     again = run(options("Rejects"), Recorder())
     assert again.replays == Counter({"not applicable": 1})
     assert len(again.findings) == 1
+
+
+def test_only_layers_of_an_activation_are_drawn(options):
+    recorder = Recorder()
+    run(options("Right", examples=16, activations=("situ",)), recorder)
+    drawn = [event.scenario.activation.kind for event in recorder.of(events.ScenarioFinished)]
+    assert drawn == ["situ"] * 16
+
+
+def test_an_activation_that_no_candidate_computes_is_named(options):
+    with pytest.raises(InvalidOption, match="--activation situ: none of the candidates computes it"):
+        run(options("Plain", activations=("situ",)), Recorder())

@@ -134,6 +134,7 @@ def test_statistics() -> None:
     stats = judged([[3.0, 4.0, 3.25, math.nan, 9.0]], allowed).stats
     assert (stats.elements, stats.compared, stats.exact, stats.mismatches) == (5, 3, 1, 0)
     assert (stats.median_ratio, stats.max_ratio) == (0.25, 0.5)
+    assert (stats.median_ratio_hard, stats.max_ratio_hard) == (0.125, 0.5)
     assert (stats.rms, stats.mean_radius) == (3.0, 1.0)
     assert (stats.radius_model, stats.lam) == (RADIUS_MODEL, LAMBDA)
     assert stats.unit_roundoffs == (2.0**-14, 2.0**-24)

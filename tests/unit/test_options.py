@@ -43,6 +43,7 @@ def test_every_profile_draws_from_shapes_that_exist(profile):
         ({"examples": "0"}, "--examples 0: must be an integer >= 1"),
         ({"examples": "many"}, "--examples many: must be an integer >= 1"),
         ({"seed": "-1"}, "--seed -1: must be an integer in [0, 4294967295]"),
+        ({"activation": ["gelu"]}, "--activation gelu: must be one of swiglu, swiglu_oai, situ"),
         ({"profile": "slow"}, "--profile slow: must be one of quick, default, real, nightly"),
         (
             {"reference": "grouped-mm"},
@@ -72,12 +73,12 @@ def test_a_repeated_candidate_counts_once():
 
 
 def test_json_round_trip():
-    options = parse(cases="here", json="out.jsonl", require=["grouped-mm"])
+    options = parse(cases="here", json="out.jsonl", require=["grouped-mm"], activation=["situ"])
     assert Options.from_json(options.to_json()) == options
 
 
 def test_the_command_gives_the_same_campaign():
-    options = parse(candidate=["a.py:A", "ggml"], profile="quick", examples="12")
+    options = parse(candidate=["a.py:A", "ggml"], activation=["situ", "swiglu"], profile="quick", examples="12")
     words = options.command().split()[2:]
     given: dict[str, list[str]] = {}
     for flag, value in zip(words[::2], words[1::2], strict=True):
