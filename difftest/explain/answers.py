@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from difftest import variants
 from difftest.compare import wrong
 from difftest.guard import Declined, Guarded, Malformed, Rejected, Spans
 from difftest.outcome import VALUE_KINDS, Bucket, Verdict
@@ -87,13 +88,13 @@ class NotAsked(Exception):
     """The oracle does not promise to answer the scenario."""
 
 
-def ask(oracle: Oracle, scenario: Scenario, check: str, *, device: str = "cpu") -> Answers:
+def ask(oracle: Oracle, scenario: Scenario, check: str, *, device: str = "cpu", like: Answers | None = None) -> Answers:
     """Run `check` of `difftest.checks` (or a step, which always runs) on `scenario`, against the recipe.
 
-    Raises `NotAsked`.
+    like: another oracle's answers to the same, whose problem and enclosures can be shared. Raises `NotAsked`.
     """
     if check == "reference":
-        return _ask_once(oracle, scenario, device)
+        return _ask_once(oracle, scenario, device, like)
     recorder = _Recorder(oracle)
     outcome = InProcess(recorder, Reference(), device=device).run(scenario, {check})
     if outcome.verdict is Verdict.UNSUPPORTED:
@@ -109,24 +110,27 @@ def ask(oracle: Oracle, scenario: Scenario, check: str, *, device: str = "cpu") 
     )
 
 
-def _ask_once(oracle: Oracle, scenario: Scenario, device: str) -> Answers:
+def _ask_once(oracle: Oracle, scenario: Scenario, device: str, like: Answers | None) -> Answers:
     """One call, which is all that the comparison with the recipe takes."""
     guarded = Guarded(oracle, oracle.name, Spans())
+    shared = like is not None and bool(like.exchanges)
     exchanges: tuple[Exchange, ...] = ()
     breaches: frozenset[Breach] = frozenset()
     try:
         guarded.require(scenario)
-        problem = build(scenario, device)
-        exchanges = (Exchange(problem, guarded.call(guarded.prepare(problem), problem)),)
+        problem = like.exchanges[0].problem if like is not None and shared else build(scenario, device)
+        own = variants.with_tensors(problem, variants.clone_tensors(problem))  # which the oracle may write to
+        exchanges = (Exchange(problem, guarded.call(guarded.prepare(own), own)),)
     except Declined:
         raise NotAsked from None
     except Rejected as rejected:
         breaches = frozenset({(Verdict.REJECTED, rejected.step, "")})
     except Malformed as malformed:
         breaches = frozenset({(Verdict.DIVERGES, "reference", malformed.breach.kind)})
-    answers = Answers(scenario, oracle.numerics, exchanges, breaches, frozenset())
+    enclosures = like._enclosures if like is not None and shared else {}
+    answers = Answers(scenario, oracle.numerics, exchanges, breaches, frozenset(), enclosures)
     if exchanges and bool(answers.wrong(0).any()):
-        return Answers(scenario, oracle.numerics, exchanges, breaches, frozenset({"reference"}), answers._enclosures)
+        return replace(answers, diverges=frozenset({"reference"}))
     return answers
 
 

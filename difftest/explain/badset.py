@@ -45,6 +45,16 @@ def describe(seen: Sequence[Wrong]) -> str:
     return text if share > 0.5 else f"{text}; {share:.0%} of the elements there"
 
 
+def is_range_of_columns(bad: torch.Tensor, right: Enclosure, problem: Problem) -> bool:
+    """Whether the columns that are wrong lie together, and a part of the others is right."""
+    possible = _possible(bad, right, problem).any(0)
+    places = bad.any(0).nonzero().flatten()
+    inside = possible[int(places[0]) : int(places[-1]) + 1]
+    return bool(bad.any(0)[places[0] : places[-1] + 1][inside].double().mean() >= NEARLY) and (
+        int(possible.sum()) - int(inside.sum()) > int(possible.sum()) * (1 - NEARLY)
+    )
+
+
 def _possible(bad: torch.Tensor, right: Enclosure, problem: Problem) -> torch.Tensor:
     """bool [M, H]: elements that are wrong, or could be and would be seen to be: something is added up there, and what
     must come out is certain."""

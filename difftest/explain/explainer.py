@@ -8,23 +8,26 @@ from collections.abc import Iterator, Mapping
 
 from difftest.compare import wrong
 from difftest.explain.answers import Answers, NotAsked, ask
-from difftest.explain.badset import describe
+from difftest.explain.badset import describe, is_range_of_columns
 from difftest.explain.explanation import Explanation
-from difftest.explain.further import further
-from difftest.explain.hypotheses import Standing, hypotheses, likeliest
-from difftest.explain.needs import needs
-from difftest.explain.suspicion import suspect
+from difftest.explain.further import drawn, near
+from difftest.explain.hypotheses import Standing, differ, hypotheses, likeliest
+from difftest.explain.needs import Need, needs
+from difftest.explain.probes import with_ordinary_padding, with_poison
+from difftest.explain.relation import Relation, relation
+from difftest.explain.suspicion import Clues, suspect
 from difftest.outcome import Outcome, Verdict
 from oracles.base import AnyOracle, Oracle
 from oracles.faults import FAULTS, Fault
 from strategies.capability import Capability
 from strategies.scenario import Scenario
 
-FURTHER = 40
-"""Scenarios near the case that the candidate is asked."""
+NEAR, DRAWN = 40, 200
+"""Scenarios near the case that the candidate is asked at most, and others that hypotheses are asked, as long as several
+are left."""
 
 ENOUGH, FEW = 10, 4
-"""Of these, so many that show something wrong are enough: to tell hypotheses apart, and to describe what is wrong."""
+"""Of these, so many that show something wrong are enough: to trust what is left, and to describe what is wrong."""
 
 RACE_REPEATS = 64
 """Calls that a race is looked for in."""
@@ -51,7 +54,7 @@ def unasked(smallest: Outcome) -> Explanation:
     if not isinstance(smallest.scenario, Scenario):
         return Explanation(suspected="routing")
     needed = needs(smallest.scenario, Capability())
-    return Explanation(needs=tuple(need.words for need in needed), suspected=suspect(smallest, None, needed))
+    return Explanation(needs=tuple(need.words for need in needed), suspected=suspect(smallest, Clues(needed=needed)))
 
 
 class Explainer:
@@ -65,39 +68,48 @@ class Explainer:
 
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
         """Explain the finding, whose simplest form is `smallest`; `worst` is the one with the largest error."""
-        case, bucket = _layer(smallest), smallest.bucket
-        needed = needs(case, self._capability)
+        needed = needs(_layer(smallest), self._capability)
         words = tuple(need.words for need in needed)
-        mine = self._ask(case, smallest)
-        if mine is None or not mine.shows(bucket):
+        mine = self._ask(_layer(smallest), smallest)
+        if mine is None or not mine.shows(smallest.bucket):
             return Explanation(needs=words, suspected="execution", reproduced=False)
-        fits = ((guess, guess.fit(mine, bucket)) for guess in hypotheses(mine, bucket, self._faults, self._device))
+        guesses = hypotheses(mine, smallest.bucket, self._faults, self._device)
+        fits = ((guess, guess.fit(mine, smallest.bucket)) for guess in guesses)
         standings = [Standing(guess, fit) for guess, fit in fits if fit is not None]
-        seen, asked = [mine], 0
-        for scenario in self._elsewhere(smallest, worst):
-            if len(seen) > (ENOUGH if standings else FEW):
+        seen, asked = self._try(standings, smallest, worst)
+        standings.sort(key=lambda standing: standing.rank)
+        kept = likeliest(standings)
+        matches = tuple(standing.match() for standing in kept)
+        clues = self._clues(needed, mine, smallest)
+        return Explanation(
+            matches=matches,
+            bad_set=self._bad_set([mine, *seen], clues),
+            needs=words,
+            suspected=matches[0].kind if matches else suspect(smallest, clues),
+            refuted=tuple(str(standing.match()) for standing in standings if standing not in kept),
+            asked=asked,
+        )
+
+    def _try(self, standings: list[Standing], smallest: Outcome, worst: Outcome) -> tuple[list[Answers], int]:
+        """Ask elsewhere, until it is clear which of `standings` hold, or something is known of where it is wrong.
+
+        Returns what of it was wrong, and how often the candidate was asked.
+        """
+        seen: list[Answers] = []
+        asked = 0
+        for scenario in self._elsewhere(standings, smallest, worst):
+            if len(seen) >= (ENOUGH if standings else FEW) and len(likeliest(standings)) < 2:
                 break
             other = self._ask(scenario, smallest)
             if other is None:
                 continue
             asked += 1
-            told = other.is_wrong
             for standing in standings:
-                says = standing.hypothesis.says(other, bucket.check)
-                standing.confirmed += told and says
+                says = standing.hypothesis.says(other, smallest.check)
+                standing.confirmed += other.is_wrong and says
                 standing.contradicted += not says
-            seen += [other] if told else []
-        standings.sort(key=lambda standing: standing.rank)
-        kept = likeliest(standings)
-        matches = tuple(standing.match() for standing in kept)
-        return Explanation(
-            matches=matches,
-            bad_set=self._bad_set(seen),
-            needs=words,
-            suspected=matches[0].kind if matches else suspect(smallest, mine, needed),
-            refuted=tuple(str(standing.match()) for standing in standings if standing not in kept),
-            asked=asked,
-        )
+            seen += [other] if other.is_wrong else []
+        return seen, asked
 
     def _ask(self, scenario: Scenario, finding: Outcome) -> Answers | None:
         """None where the candidate does not promise to answer."""
@@ -109,17 +121,48 @@ class Explainer:
         except NotAsked:
             return None
 
-    def _elsewhere(self, smallest: Outcome, worst: Outcome) -> Iterator[Scenario]:
-        """The worst scenario, and some near the smallest."""
+    def _elsewhere(self, standings: list[Standing], smallest: Outcome, worst: Outcome) -> Iterator[Scenario]:
+        """The worst scenario, some near the smallest, and then any to which those that still hold answer unlike."""
         if worst.scenario != smallest.scenario:
             yield _layer(worst)
-        yield from further(_layer(smallest), self._capability, FURTHER)
+        yield from near(_layer(smallest), self._capability, NEAR)
+        for scenario in drawn(_layer(smallest), self._capability, DRAWN):
+            if differ(likeliest(standings), scenario):
+                yield scenario
 
-    def _bad_set(self, seen: list[Answers]) -> str:
-        """Where the breach is, in the words that hold in most of what the candidate was asked."""
+    def _clues(self, needed: list[Need], mine: Answers, finding: Outcome) -> Clues:
+        if not mine.exchanges or not bool(mine.wrong(0).any()):
+            return Clues(needed=needed, mine=mine)
+        related = _relation(mine)
+        if related is None or related.words == "0":
+            for scenario in with_poison(mine.scenario):
+                filled = self._ask(scenario, finding)
+                if filled is not None and filled.exchanges and bool(filled.wrong(0).any()):
+                    now = _relation(filled)
+                    related = now if now is not None and now.kind == "memory" else related
+        nan_padding = False
+        for scenario in with_ordinary_padding(mine.scenario):
+            plain = self._ask(scenario, finding)
+            nan_padding = plain is not None and not plain.is_wrong
+        exchange = mine.exchanges[0]
+        some = is_range_of_columns(mine.wrong(0), mine.enclosed(0), exchange.problem)
+        return Clues(needed=needed, mine=mine, related=related, nan_padding=nan_padding, some_columns=some)
+
+    def _bad_set(self, seen: list[Answers], clues: Clues) -> str:
+        """Where the breach is, in the words that hold in most of what the candidate was asked, and what it is like."""
         first = [(answers.exchanges[0], answers.enclosed(0)) for answers in seen if answers.exchanges]
         looked = [(wrong(exchange.output, right), right, exchange.problem) for exchange, right in first]
-        return describe([one for one in looked if bool(one[0].any())])
+        parts = [describe([one for one in looked if bool(one[0].any())])]
+        if clues.related is not None:
+            parts.append(f"the wrong values are {clues.related.words}")
+        if clues.nan_padding:
+            parts.append("only where the rows that pad the batch hold NaN")
+        return "; ".join(part for part in parts if part)
+
+
+def _relation(mine: Answers) -> Relation | None:
+    exchange = mine.exchanges[0]
+    return relation(exchange.output, mine.wrong(0), mine.enclosed(0), exchange.problem)
 
 
 def _layer(outcome: Outcome) -> Scenario:

@@ -1,5 +1,6 @@
-"""Scenarios near a case: the case and drawn scenarios, crossed part by part. They tell hypotheses apart, and say
-what a breach depends on."""
+"""Further scenarios: those near a case, which is crossed with drawn ones part by part, and the drawn ones themselves.
+
+They tell hypotheses apart, and say what a breach depends on."""
 
 from __future__ import annotations
 
@@ -27,26 +28,32 @@ _PARTS = (
 )
 """What is taken from one of the two scenarios, together."""
 
-SHARES = (0.85, 0.85, 0.6, 0.4)
+SHARES = (0.85, 0.6, 0.85, 0.3)
 """Chances of a part to be the case's, in turn: most scenarios are much like the case, which shows the mistake."""
 
 MOST_ROWS, MOST_WORK = 64, 1 << 22
 """Limits of a scenario: rows, and rows times elements of the weights."""
 
 
-def further(case: Scenario, capability: Capability, count: int) -> Iterator[Scenario]:
+def drawn(case: Scenario, capability: Capability, count: int) -> Iterator[Scenario]:
+    """Up to `count` scenarios that a campaign may draw, the same ones for the same case."""
+    strategy = scenarios(capability, profile="quick")
+    for shard in range(-(-count // ROUND)):
+        found: list[AnyScenario] = []
+        Stream(strategy, base_seed=int(case.digest, 16), shard=shard, count=ROUND).each(found.append)
+        for scenario in found:
+            assert isinstance(scenario, Scenario)  # the strategy gives no other
+            yield scenario
+
+
+def near(case: Scenario, capability: Capability, count: int) -> Iterator[Scenario]:
     """Up to `count` distinct scenarios, the same ones for the same case."""
-    seed, strategy = int(case.digest, 16), scenarios(capability, profile="quick")
-    source, seen = random.Random(seed), {case}
-    for shard in range(2 * count // ROUND):
-        drawn: list[AnyScenario] = []
-        Stream(strategy, base_seed=seed, shard=shard, count=ROUND).each(drawn.append)
-        for number, other in enumerate(drawn):
-            assert isinstance(other, Scenario)  # the strategy gives no other
-            for crossed in _crossed(case, other, SHARES[number % len(SHARES)], source):
-                if crossed not in seen and len(seen) <= count and _is_small(crossed):
-                    seen.add(crossed)
-                    yield crossed
+    source, seen = random.Random(int(case.digest, 16)), {case}
+    for number, other in enumerate(drawn(case, capability, 2 * count)):
+        for crossed in _crossed(case, other, SHARES[number % len(SHARES)], source):
+            if crossed not in seen and len(seen) <= count and _is_small(crossed):
+                seen.add(crossed)
+                yield crossed
 
 
 def _crossed(case: Scenario, other: Scenario, share: float, source: random.Random) -> Iterator[Scenario]:

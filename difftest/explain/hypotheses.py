@@ -6,19 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
+from difftest.compare import not_equal
 from difftest.explain.answers import Answers, NotAsked, ask
 from difftest.explain.explanation import Match, Source
 from difftest.explain.fit import Fit, alike, fault_fit, recipe_allows, recipe_fit
 from difftest.explain.recipes import Recipe, recipes
 from difftest.outcome import Bucket, Verdict
 from oracles.faults import Fault
+from strategies.scenario import Scenario
 
 
 class Hypothesis(Protocol):
     """One guess at what the candidate does.
 
     fit: how it fits the finding of `bucket` in what the candidate answered; None when it does not. says: whether it
-    gives the candidate's answers to any other scenario.
+    gives the candidate's answers to any other scenario. answer: its own [M, H]; None where it gives none.
     """
 
     @property
@@ -33,6 +37,8 @@ class Hypothesis(Protocol):
     def fit(self, mine: Answers, bucket: Bucket) -> Fit | None: ...
 
     def says(self, mine: Answers, check: str) -> bool: ...
+
+    def answer(self, scenario: Scenario) -> torch.Tensor | None: ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,9 @@ class _OfRecipe:
 
     def says(self, mine: Answers, check: str) -> bool:  # noqa: ARG002
         return recipe_allows(mine, self.recipe)
+
+    def answer(self, scenario: Scenario) -> torch.Tensor | None:  # noqa: ARG002
+        return None
 
 
 @dataclass(frozen=True)
@@ -85,10 +94,17 @@ class _OfFault:
         theirs = self._ask(mine, check)
         return theirs is None or alike(mine, theirs)
 
+    def answer(self, scenario: Scenario) -> torch.Tensor | None:
+        try:
+            theirs = ask(self.fault.oracle(), scenario, "reference", device=self.device)
+        except NotAsked:
+            return None
+        return theirs.exchanges[0].output if theirs.exchanges else None
+
     def _ask(self, mine: Answers, check: str) -> Answers | None:
         """None where the twin cannot do what the candidate does."""
         try:
-            return ask(self.fault.oracle(), mine.scenario, check, device=self.device)
+            return ask(self.fault.oracle(), mine.scenario, check, device=self.device, like=mine)
         except NotAsked:
             return None
 
@@ -102,7 +118,7 @@ def hypotheses(mine: Answers, bucket: Bucket, faults: Mapping[str, Fault], devic
         yield _OfFault(fault, device)
 
 
-SECOND_MISTAKE = 3
+SECOND_MISTAKE = 6
 """An explanation is confirmed so many times as often as it is contradicted."""
 
 
@@ -145,3 +161,10 @@ def likeliest(standings: Iterable[Standing]) -> list[Standing]:
     """Those that hold and that nothing tells apart: all predict or none does, and they are contradicted as often."""
     holding = sorted((standing for standing in standings if standing.holds), key=lambda standing: standing.rank)
     return [standing for standing in holding if standing.rank[:2] == holding[0].rank[:2]]
+
+
+def differ(standings: Iterable[Standing], scenario: Scenario) -> bool:
+    """Whether those of them that answer themselves give different answers to the scenario."""
+    asked = (standing.hypothesis.answer(scenario) for standing in standings)
+    answers = [answer for answer in asked if answer is not None]
+    return any(not_equal(answer, answers[0]) is not None for answer in answers[1:])

@@ -36,13 +36,13 @@ def column_marks(problem: Problem) -> Iterator[Mark]:
     hidden = problem.hidden
     column = torch.arange(hidden, device=problem.hidden_states.device)
     marks = [Mark("the first column", column == 0), Mark("the last column", column == hidden - 1)]
+    marks += [Mark(f"the first {tile} columns", column < tile) for tile in TILES if hidden > tile]
+    marks += [Mark(f"columns from {tile} on", column >= tile) for tile in TILES if hidden > tile]
     marks += [
         Mark(f"the last columns, {hidden - hidden % tile} on", column >= hidden - hidden % tile)
         for tile in TILES[1:]
         if hidden > tile and hidden % tile
     ]
-    marks += [Mark(f"the first {tile} columns", column < tile) for tile in TILES if hidden > tile]
-    marks += [Mark(f"columns from {tile} on", column >= tile) for tile in TILES if hidden > tile]
     marks += [Mark(f"the last {tile} columns", column >= hidden - tile) for tile in TILES if hidden > tile]
     marks += [Mark("the first half", column < hidden // 2), Mark("the second half", column >= hidden // 2)]
     marks += [Mark("even columns", column % 2 == 0), Mark("odd columns", column % 2 == 1)]
@@ -153,12 +153,12 @@ def _places(problem: Problem) -> Iterator[Mark]:
     row = torch.arange(rows, device=problem.hidden_states.device)
     yield Mark("0, the first", row == 0)
     yield Mark(f"{rows - 1}, the last", row == rows - 1)
-    for tile in TILES:
-        if rows > tile:
-            yield Mark(f"from {tile} on", row >= tile)
-            yield Mark(f"before {tile}", row < tile)
-            if rows % tile:
-                yield Mark(f"in the last, partial tile of {tile}", row >= rows - rows % tile)
+    tiles = [tile for tile in TILES if rows > tile]
+    for tile in tiles:
+        yield Mark(f"from {tile} on", row >= tile)
+        yield Mark(f"before {tile}", row < tile)
+    for tile in tiles:
+        yield Mark(f"in the last, partial tile of {tile}", row >= rows - rows % tile)
     yield Mark("from 1 on", row > 0)
     yield Mark("with an even number", row % 2 == 0)
     yield Mark("with an odd number", row % 2 == 1)

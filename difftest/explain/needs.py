@@ -21,6 +21,9 @@ from strategies.scenario import (
     Values,
 )
 
+TILE = 64
+"""Columns of the narrowest tile of K: beyond it, a width that is no multiple has a tail."""
+
 
 @dataclass(frozen=True)
 class Need:
@@ -47,8 +50,10 @@ def _execution(scenario: Scenario) -> Iterator[Need]:
         if getattr(execution, name) is not None:
             yield Need(f"{name} {'on' if getattr(execution, name) else 'off'}", "execution")
     if execution.padding:
-        routed = "routed " if execution.padding_rows != "masked" else ""
-        yield Need(f"{routed}rows that pad the batch", "execution")
+        if execution.padding_rows == "masked":
+            yield Need("rows that pad the batch", "routing")
+        else:
+            yield Need("routed rows that pad the batch", "non-finite")  # they hold NaN
     if execution.poison:
         yield Need(f"memory full of byte {execution.poison:#04x}", "memory")
 
@@ -103,7 +108,7 @@ def _routing(scenario: Scenario) -> Iterator[Need]:
     if routing.rule != "uniform":
         yield Need(f"routing {routing.rule}", "routing")
     if scenario.shape.experts > 1 and parallel.ep_size == 1:
-        yield Need(f"{scenario.shape.experts} experts", "routing")
+        yield Need(f"{scenario.shape.experts} experts", "routing" if scenario.shape.top_k > 1 else "")
     if scenario.shape.top_k > 1:
         yield Need(f"top {scenario.shape.top_k}", "routing")
     if layer.routed_scaling_factor != 1:
@@ -127,4 +132,5 @@ def _sizes(scenario: Scenario, capability: Capability) -> Iterator[Need]:
         ("I", scenario.intermediate_local, capability.intermediate_multiple),
     ):
         if size > unit:
-            yield Need(f"{name} = {size}", "")
+            tail = size % TILE != 0 and size > TILE
+            yield Need(f"{name} = {size}", "numerics" if tail else "")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from difftest.explain.answers import Answers
 from difftest.explain.needs import Need
+from difftest.explain.relation import Relation
 from difftest.outcome import Outcome, Verdict
 
 SMALL = 2.0**-5
@@ -16,38 +19,65 @@ _BY_CHECK = {
     "guard": "memory",
     "inputs": "memory",
     "isolation": "non-finite",
+    "absent": "non-finite",
+    "masked_weight": "non-finite",
     "determinism": "execution",
     "foreign": "routing",
-    "masked_weight": "routing",
     "no_local_expert": "routing",
     "ep_sum": "routing",
     "split": "execution",
     "permute": "execution",
     "pad": "execution",
-    "absent": "memory",
 }
+"""What each check is about. That of weights of absent experts, and of masked slots, fills them with NaN."""
+
 _ORDER = ("execution", "memory", "non-finite", "activation", "numerics", "routing")
 """Of two classes that a scenario's needs point to, the one that says more: most mistakes need some routing."""
 
 
-def suspect(finding: Outcome, mine: Answers | None, needed: list[Need]) -> str:
-    """One of `CLASSES` for the finding. mine: what the candidate said of its smallest scenario, None if not asked."""
+@dataclass(frozen=True, kw_only=True)
+class Clues:
+    """What is known of a finding. needed: by its smallest scenario. mine: what the candidate said to that.
+
+    related: how the wrong values relate to the right ones. nan_padding: it is right where the rows that pad the batch
+    hold no NaN. some_columns: a range of columns is wrong, and others are right.
+    """
+
+    needed: list[Need]
+    mine: Answers | None = None
+    related: Relation | None = None
+    nan_padding: bool = False
+    some_columns: bool = False
+
+
+def suspect(finding: Outcome, clues: Clues) -> str:
+    """One of `CLASSES` for the finding."""
     if finding.verdict is Verdict.NONDETERMINISTIC or finding.verdict is Verdict.HUNG:
         return "execution"
     if finding.verdict is Verdict.CRASHED:
         return "memory"
+    if clues.related is not None and clues.related.kind == "memory":
+        return "memory"
     if finding.check in _BY_CHECK:
         return _BY_CHECK[finding.check]
     if finding.verdict is Verdict.REJECTED:
-        return next((kind for need in needed if (kind := need.kind)), "execution")
-    kinds = {need.kind for need in needed}
+        return next((need.kind for need in clues.needed if need.kind), "execution")
+    kinds = {need.kind for need in clues.needed}
     pointed = [kind for kind in _ORDER if kind in kinds]
     if finding.kind in ("must_be_finite", "must_be_nonfinite"):
         return pointed[0] if pointed and pointed[0] in ("execution", "memory") else "non-finite"
-    if pointed and pointed[0] != "routing":
+    if clues.nan_padding:
+        return "non-finite"
+    if pointed and pointed[0] not in ("numerics", "routing"):
         return pointed[0]
-    if mine is not None and mine.exchanges and _largest_error(mine) <= SMALL:
+    if clues.some_columns:
+        return "memory"
+    if pointed and pointed[0] == "numerics":
+        return pointed[0]
+    if clues.mine is not None and clues.mine.exchanges and _largest_error(clues.mine) <= SMALL:
         return "numerics"
+    if clues.related is not None:
+        return clues.related.kind
     return pointed[0] if pointed else "layout"
 
 
