@@ -32,12 +32,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def build(*args: str) -> int:
-    """Exit code of `difftest build` of the test's wheel."""
+def command(*args: str) -> int:
+    """Exit code of `difftest build` for SM90."""
     with pytest.raises(SystemExit) as ended:
-        main(["build", "--wheel", "flashinfer_python-9.9.9-py3-none-any.whl", "--arch", "9.0a", *args])
+        main(["build", "--arch", "9.0a", *args])
     assert isinstance(ended.value.code, int)
     return ended.value.code
+
+
+def build(*args: str) -> int:
+    """Exit code of `difftest build` of the test's wheel."""
+    return command("--wheel", "flashinfer_python-9.9.9-py3-none-any.whl", *args)
 
 
 def compiled(here: Path) -> list[str]:
@@ -90,6 +95,28 @@ def test_the_build_is_where_flashinfer_looks_first(here: Path) -> None:
     folder = space["get_jit_cache_dir"]
     assert callable(folder)
     assert (folder() / "fused_moe_90" / "fused_moe_90.so").is_file()
+
+
+def test_the_installed_package_is_copied_and_stays_as_it_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain.install(here / "site")
+    monkeypatch.syspath_prepend(here / "site")
+    before = sources.digest(here / "site")
+    assert command("--only", "bf16xmxfp4", "--patch", "mine.patch") == 0
+    assert "// patched" in builds.find("9.9.9+mine").library.read_text()
+    assert sources.digest(here / "site") == before
+    (here / "site/flashinfer_python-9.9.9.dist-info/RECORD").write_text("flashinfer/__init__.py,,\n")
+    assert command("--only", "bf16xmxfp4") == 3
+
+
+def test_pip_brings_another_version(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(here))
+    assert command("--only", "bf16xmxfp4", "--version", "9.9.9") == 0
+    assert builds.find("9.9.9").manifest.version == "9.9.9"
+    assert command("--only", "bf16xmxfp4", "--version", "9.9.8") == 3
+    error(capsys, "flashinfer-python 9.9.8 is not installed, and pip does not bring it: ")
 
 
 @pytest.mark.usefixtures("here")

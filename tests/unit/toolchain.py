@@ -130,6 +130,8 @@ SOURCES = {
     ),
     "flashinfer/data/csrc/moe_gemm_kernels_bf16_fp4.cu": "// calls _ZN12tensorrt_llmbf16_64x16x128x2x1x1\n",
     "flashinfer/data/csrc/moe_gemm_kernels_fp8_fp4.cu": "// defines _ZN12tensorrt_llm3fp8Ev\n",
+    "flashinfer_python-9.9.9.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "flashinfer_python-9.9.9.dist-info/RECORD": "",
     "flashinfer_python-9.9.9.dist-info/METADATA": "Metadata-Version: 2.1\nName: flashinfer-python\nVersion: 9.9.9\n",
 }
 
@@ -152,6 +154,13 @@ def wheel(folder: Path) -> Path:
         for name, text in SOURCES.items():
             archive.writestr(name, text)
     return path
+
+
+def install(site: Path) -> None:
+    """The package as pip leaves it in `site`."""
+    for name, text in SOURCES.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("".join(f"{file},,\n" for file in SOURCES) if name.endswith("RECORD") else text)
 
 
 def toolkit(folder: Path) -> dict[str, str]:
