@@ -109,16 +109,6 @@ def test_numerics_that_declare_too_much_are_told() -> None:
     assert cut.contradictions(Simulated(truncates).numerics) == []
 
 
-def test_stripes_take_the_alignment_of_an_instruction() -> None:
-    acc = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4)))
-    seen = [
-        Addition(distance=distance, bits=26 - 2 * (distance > 4), rounding="truncate", up_to=25) for distance in (1, 8)
-    ]
-    stripes = calibration.narrowed(acc, seen).stripes
-    assert stripes is not None
-    assert stripes.core == TensorCore(alignment=2.0**-25)
-
-
 def test_what_is_not_supported_is_not_measured() -> None:
     class Picky(Simulated):
         def unsupported(self, _: Scenario) -> str | None:
