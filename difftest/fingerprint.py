@@ -89,11 +89,17 @@ def _gpu() -> str:
     import torch
 
     try:
-        found = re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        version = driver_version(Path("/proc/driver/nvidia/version").read_text())
     except OSError:
-        found = None
-    driver = f", driver {found.group(1)}" if found else ""
+        version = None
+    driver = f", driver {version}" if version else ""
     return f"{torch.cuda.get_device_name()}{driver}, CUDA {torch.version.cuda}"
+
+
+def driver_version(told: str) -> str | None:
+    """NVIDIA's driver version, by what /proc tells: after the words and the architecture that it is for."""
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", told)
+    return found.group(1) if found else None
 
 
 def cpu_model() -> str:

@@ -229,7 +229,7 @@ def test_the_shipped_ledger_is_that_of_the_candidates(tmp_path) -> None:
     shipped = {path: cases.load(path) for path in cases.paths(cases.SHIPPED)}
     assert all(saved.explanation and saved.status is Status.OPEN for saved in shipped.values())
     named = {saved.candidate for saved in shipped.values()}
-    assert named >= {"ggml", "ggml-repacked", "sglang-flashinfer", "cutlass", "cutlass-graph"}
+    assert named >= {"ggml", "ggml-repacked", "sglang-flashinfer", "cutlass", "cutlass-graph", "marlin"}
     ours = [saved.applies_to for saved in shipped.values() if saved.candidate.startswith("cutlass")]
     versions = {applies_to.packages["flashinfer-python"] for applies_to in ours}
     assert versions == {">=0.6.18,<0.7.1", "===0.6.18"}  # the patched 0.6.18 has another name
