@@ -108,5 +108,6 @@ def _publish(request: Request, work: Path, digest: str, made: Made) -> Build:
     root = folder() / work.name
     if root.exists():  # without a whole manifest, or it would have been taken
         shutil.rmtree(root)
+    work.chmod(0o755)  # a temporary folder is its maker's alone
     work.rename(root)
     return Build(root, manifest)
