@@ -7,7 +7,10 @@ plain torch.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -33,6 +36,11 @@ class SglangRouter:
     packages = ("sglang", "triton")
     capability = RouterCapability()
     _cuda = True
+    _native = False
+
+    def _machine(self) -> contextlib.AbstractContextManager[object]:
+        """What the router is told of the machine, where that is not the machine's own."""
+        return contextlib.nullcontext()
 
     def missing(self) -> str | None:
         """What the machine lacks, with the command that brings it."""
@@ -71,7 +79,7 @@ class SglangRouter:
             topk_group=shape.topk_groups if grouped else None,
             renormalize=scores.renormalise,
             correction_bias=None if problem.bias is None else problem.bias.to(device, copy=True),
-            torch_native=not self._cuda,
+            torch_native=self._native,
             routed_scaling_factor=scores.routed_scaling_factor,
             apply_routed_scaling_factor_on_output=True,
             scoring_func=scores.scoring,
@@ -81,9 +89,9 @@ class SglangRouter:
 
     def __call__(self, prepared: Any) -> RoutingTable:
         problem, states, logits, config = prepared
-        backend = "flashinfer_mxfp4" if self._cuda else "auto"
+        backend = "auto" if self._native else "flashinfer_mxfp4"
         # Compiled for each shape anew, which is no other arithmetic: run as it is written.
-        with sglang_layers.served(backend), torch.compiler.set_stance("force_eager"):
+        with sglang_layers.served(backend), torch.compiler.set_stance("force_eager"), self._machine():
             topk = sglang_layers.module("srt.layers.moe.topk")
             output = topk.select_experts(states, logits, config)
         device = problem.logits.device
@@ -98,3 +106,31 @@ class SglangRouterNative(SglangRouter):
     numerics = RouterNumerics(scores="either", nan="any")
     packages = ("sglang", "torch")
     _cuda = False
+    _native = True
+
+
+class SglangRouterInterpreted(SglangRouter):
+    """Oracle "sglang-router-interpreted": the Triton kernels of a CUDA device, run by Triton's interpreter on a CPU.
+
+    Needs TRITON_INTERPRET=1 in the environment before Triton is imported. The kernels that are no Triton (FlashInfer's,
+    and sglang's for Kimi-K3's very shape) leave their place to the Triton router, as where they do not apply.
+    """
+
+    name = "sglang-router-interpreted"
+    _cuda = False
+
+    def missing(self) -> str | None:
+        """What the machine lacks, with the command that brings it."""
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            return "Triton's interpreter is off: run with TRITON_INTERPRET=1"
+        return super().missing()
+
+    def _machine(self) -> contextlib.AbstractContextManager[object]:
+        topk = sglang_layers.module("srt.layers.moe.topk")
+        gate = sglang_layers.module("kernels.ops.moe.moe_fused_gate")
+        told = contextlib.ExitStack()
+        told.enter_context(mock.patch.multiple(topk, _is_cuda=True, _is_cpu=False))
+        told.enter_context(mock.patch.object(topk, "fused_topk_deepseek", None, create=True))
+        told.enter_context(mock.patch.object(gate, "is_arch_support_pdl", return_value=False))
+        told.enter_context(mock.patch.object(gate.moe_route_radix, "covered", return_value=False))
+        return told
