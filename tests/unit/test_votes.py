@@ -10,10 +10,10 @@ from pathlib import Path
 import candidates
 import pytest
 import torch
-from difftest.apart import Apart
 
 from difftest import ballots, campaign, describe, suite
 from difftest.ballots import Ballot, Poll
+from difftest.executors import Executors, Isolation
 from difftest.findings import Finding, Summary
 from difftest.options import Options
 from difftest.outcome import Outcome, Verdict
@@ -149,12 +149,15 @@ def test_enough_of_one_bucket_is_enough(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked.pairs.counts[processes[0].candidate, "grouped-mm"] == {DIFFER: 1, UNASKED: 2}
 
 
-def test_a_process_apart_votes(tmp_path: Path) -> None:
-    with Apart(spec("SlotDropped"), "reference") as apart:
-        assert apart.ballot(DROPPED, tmp_path / "apart.npz")
-    here = InProcess(spec("SlotDropped"), "reference")
+def test_a_worker_votes(tmp_path: Path) -> None:
+    name = spec("SlotDropped")
+    with Executors((name,), Isolation(all=True)) as executors:
+        worker = executors.of(name, "reference")
+        assert worker.isolated
+        assert worker.ballot(DROPPED, tmp_path / "there.npz")
+    here = InProcess(name, "reference")
     assert here.ballot(DROPPED, tmp_path / "here.npz")
-    assert torch.equal(Ballot.load(tmp_path / "apart.npz").output, Ballot.load(tmp_path / "here.npz").output)
+    assert torch.equal(Ballot.load(tmp_path / "there.npz").output, Ballot.load(tmp_path / "here.npz").output)
 
 
 @pytest.mark.parametrize("name", ["Rejects", "Narrow"])
