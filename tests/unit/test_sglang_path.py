@@ -15,7 +15,7 @@ import torch
 from oracles import sglang_layers, sglang_package, sglang_path
 from oracles.problem import build
 from oracles.sglang_path import Prepared, SglangFlashinfer, SglangMarlin
-from strategies import Layer, Parallel, Scenario, Shape, Situ, Swiglu, SwigluOai, Values
+from strategies import Layer, MaskRow, Parallel, Routing, Scenario, Shape, Situ, Swiglu, SwigluOai, Values
 
 installed = pytest.mark.skipif(
     sglang_package.version() is None, reason="sglang is not installed: it is of the extra 'sglang', and no CI has it"
@@ -183,3 +183,78 @@ def test_sm90_hands_on_the_placement_and_not_the_scaling_factor(calls):
     problem = build(given)
     assert torch.equal(arguments["token_selected_experts"], problem.topk_ids)
     assert torch.equal(arguments["token_final_scales"], problem.topk_weights)
+
+
+def marlin_call(given, monkeypatch, **config):
+    """Arguments of sglang's Marlin layer for a configuration; its weights are not looked at."""
+    seen = {}
+
+    def fused_marlin_moe(**arguments):
+        seen.update(arguments)
+        return torch.zeros_like(arguments["hidden_states"])
+
+    layer_module = sglang_layers.module("srt.layers.moe.fused_moe_triton.fused_marlin_moe")
+    utils = sglang_layers.module("srt.layers.quantization.marlin_utils")
+    monkeypatch.setattr(layer_module, "fused_marlin_moe", fused_marlin_moe)
+    monkeypatch.setattr(utils, "marlin_make_workspace", lambda *_, **__: None)
+    problem = build(given)
+    with sglang_layers.served("marlin", **SM90):
+        marlin = sglang_layers.module("srt.layers.moe.moe_runner.marlin")
+        layer = sglang_path.new_layer(problem, 1)
+        for name, value in config.items():
+            setattr(layer.moe_runner_config, name, value)
+        backend = sglang_layers.module("srt.layers.moe.utils").MoeRunnerBackend.MARLIN
+        runner = sglang_layers.module("srt.layers.moe.moe_runner").MoeRunner(backend, layer.moe_runner_config)
+        dispatched = sglang_path._dispatched(problem, torch.device("cpu"), layer)
+        method = sglang_layers.module("srt.layers.quantization.mxfp4_marlin_moe")
+        layer.w13_weight, layer.w2_weight = problem.w13, problem.w2
+        layer.w13_weight_scale = problem.w13_scale.view(torch.float8_e8m0fnu)
+        layer.w2_weight_scale = problem.w2_scale.view(torch.float8_e8m0fnu)
+        info = method.build_marlin_moe_quant_info(layer)
+        assert isinstance(info, marlin.MarlinMoeQuantInfo)
+        runner.run(dispatched, info)
+    return problem, seen
+
+
+@installed
+def test_marlin_is_told_of_situ_and_both_parameters(monkeypatch):
+    _, arguments = marlin_call(scenario(Situ(beta=3.0, linear_beta=20.0)), monkeypatch)
+    assert [arguments[name] for name in ("activation", "gemm1_alpha", "clamp_limit")] == ["situ", 3.0, 20.0]
+
+
+@installed
+def test_marlin_is_told_of_alpha_and_limit(monkeypatch):
+    _, arguments = marlin_call(scenario(SwigluOai(alpha=1.25, limit=10.0)), monkeypatch)
+    assert [arguments[name] for name in ("activation", "gemm1_alpha", "clamp_limit")] == ["silu", 1.25, 10.0]
+
+
+@installed
+def test_marlin_has_no_limit_where_none_is_configured(monkeypatch):
+    """Then its SiTU leaves `up` linear, where FlashInfer's has 25 for a default."""
+    _, arguments = marlin_call(scenario(Situ()), monkeypatch, gemm1_clamp_limit=None)
+    assert arguments["clamp_limit"] is None
+
+
+@installed
+def test_marlin_gets_the_ranks_own_ids_and_a_map_with_expert_parallelism(monkeypatch):
+    given = scenario(Situ(), parallel=Parallel(ep_size=2, ep_rank=1), routing=Routing(edits=(MaskRow(token=1),)))
+    problem, arguments = marlin_call(given, monkeypatch)
+    assert torch.equal(arguments["topk_ids"].long(), problem.local_ids)
+    assert arguments["expert_map"].tolist() == [-1, 0]
+    assert arguments["global_num_experts"] == 2
+    assert torch.equal(arguments["topk_weights"], problem.topk_weights)  # without routed_scaling_factor
+
+
+@installed
+def test_deepseek_v4s_method_takes_a_clamp_without_alpha_for_swiglu_step():
+    method = sglang_layers.module("srt.layers.quantization.mxfp4_flashinfer_cutlass_moe")
+    for alpha, step in ((None, True), (4.0, False)):
+        problem = build(scenario(Situ()))
+        with sglang_layers.served("flashinfer_mxfp4", **SM90):
+            made = method.Mxfp4FlashinferCutlassMoEMethod.__new__(method.Mxfp4FlashinferCutlassMoEMethod)
+            made._use_mxfp8_act_scaling = False
+            layer = sglang_path.new_layer(problem, 1)
+            layer.w13_weight = problem.w13
+            layer.moe_runner_config.gemm1_alpha = alpha
+            made.create_moe_runner(layer, layer.moe_runner_config)
+        assert made._use_swiglu_step is step
