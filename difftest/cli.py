@@ -15,6 +15,7 @@ from rich.console import Console
 
 from difftest import cases, describe, preflight
 from difftest.events import CaseExplained, CaseReplayed, Event, Handler
+from difftest.gate.target import TARGETS
 from difftest.jsonl import JsonLines
 from difftest.options import OPTIONS, REFERENCE, InvalidOption, Options
 from difftest.page import Page
@@ -34,6 +35,15 @@ Exit codes:
   2    a mistake in what was given: an option, an oracle, a case file
   3    something needed is missing: a required candidate or every one, or it supports no scenario that was drawn
   130  interrupted; findings so far are saved and shown
+"""
+
+GATE_EXIT_CODES = """\b
+Exit codes:
+  0    passed
+  1    not passed: a finding, or something skipped, unsupported or left unrun
+  2    a mistake in what was given
+  3    refused: the card, the build or the control is not there; nothing has run
+  4    not passed (emulated): nothing was found, and no kernel was run
 """
 
 REPLAY_EXIT_CODES = """\b
@@ -389,6 +399,49 @@ def calibrate(names: tuple[str, ...], device: str, out: Path | None) -> int:
         code = FINDINGS if wrong else code
         click.echo(f"  saved: {path}")
     return code if measured else MISSING
+
+
+@difftest.command(name="gate", epilog=GATE_EXIT_CODES)
+@click.argument("target", metavar="TARGET", type=click.Choice(list(TARGETS)))
+@click.option("--environment", "environments", metavar="NAME", multiple=True, help="VERSION+PATCH, or /PATH/TO/PYTHON.")
+@click.option("--control", metavar="ORACLE", help="The control, where it is not marlin of this interpreter.")
+@click.option("--require-situ", is_flag=True, help="A gap that the ledger knows is a failure where it is about SiTU.")
+@click.option("--emulate", is_flag=True, help="Run the target's emulation; it passes nothing.")
+@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), default="verdict.json", help="The verdict.")
+@_options("examples", "seed", "profile", "cases", "timeout", "workers")
+def gate_command(
+    target: str,
+    environments: tuple[str, ...],
+    control: str | None,
+    require_situ: bool,
+    emulate: bool,
+    out: Path,
+    **given: Any,
+) -> int:
+    """Hold TARGET's gate: the named scenarios and then drawn ones, with nothing skipped, unsupported or left unrun."""
+    from difftest.gate import command, gate  # imports torch
+
+    if emulate and TARGETS[target].emulation is None:
+        raise click.UsageError(f"--emulate: {target} has no emulation; leave it out")
+    options = Options.parse(given)
+    asked = gate.Asked(
+        target=TARGETS[target],
+        options=options,
+        environments=environments,
+        control=control,
+        require_situ=require_situ,
+        emulate=emulate,
+    )
+    try:
+        verdict = gate.hold(asked, click.echo, lambda _: None)
+    except gate.Refused as error:
+        return _complain(f"gate {target}: {error}", command.REFUSED)
+    print_lines(Console(), list(command.lines(verdict)))
+    try:
+        command.write(verdict, out)
+    except OSError as error:
+        return _complain(f"--out {out}: cannot be written: {error.strerror}", command.NOT_PASSED)
+    return command.code(verdict)
 
 
 @difftest.command(name="oracles")

@@ -31,7 +31,8 @@ _KIMI = MODELS["kimi-k3"]
 _KIMI_RANK = Parallel(ep_size=32, ep_rank=7)
 """28 whole experts of 896."""
 _SMALL = Shape(tokens=8, hidden=256, intermediate=256, experts=8, top_k=2)
-CONTROL, TARGET = "swiglu", "situ"
+TARGET_ACTIVATION = Situ.kind
+"""What is ported; SwiGLU is the control."""
 
 
 def matrix(precision: Precision) -> dict[str, Scenario]:

@@ -1,0 +1,38 @@
+"""What `difftest gate` says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from difftest.files import write_whole
+from difftest.gate.verdict import Verdict
+
+PASSED, NOT_PASSED, REFUSED, EMULATED = 0, 1, 3, 4
+"""Exit codes; 2 is a mistake in what was given."""
+
+
+def lines(verdict: Verdict) -> Iterator[str]:
+    """The verdict for people: a line for each group, the failures, and the end."""
+    groups = verdict.groups()
+    width = max(map(len, groups), default=0)
+    for name, row in groups.items():
+        ratio = "all exact" if row["ratio"] is None else f"error/radius at most {row['ratio']:.3g}"
+        yield f"{name:<{width}}  {row['passed']} of {row['ran']} passed, {ratio}"
+    for spec, counts in verdict.drawn.items():
+        yield f"{spec} drawn: " + ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    yield from (f"failed: {line}" for line in verdict.failures)
+    yield verdict.line
+
+
+def code(verdict: Verdict) -> int:
+    """The exit code."""
+    if verdict.failures:
+        return NOT_PASSED
+    return EMULATED if verdict.emulated else PASSED
+
+
+def write(verdict: Verdict, path: Path) -> None:
+    """Write the verdict's file. Raises OSError."""
+    write_whole(path, json.dumps(verdict.to_json(), indent=1) + "\n")

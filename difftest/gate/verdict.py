@@ -1,0 +1,82 @@
+"""The verdict of a gate, as a file that a release can be held to. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One named scenario on one kernel.
+
+    answer: "agrees", "known" (an expected gap of the ledger), or why it fails, in one line. ratio: the largest error /
+    radius, None where every output had to be exact or nothing was compared. exact: outputs that had to be, and were.
+    """
+
+    kernel: str
+    name: str
+    answer: str
+    ratio: float | None = None
+    exact: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return self.answer in ("agrees", "known")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """target, emulated, require_situ, seed: what was asked. parts: the matrix. drawn: by kernel, what became of the
+    drawn scenarios (verdicts, and findings that the ledger knows). kernels: by kernel, versions, device and the sha256
+    of each loaded library. failures: why it is not passed, a line each; none when it is.
+    """
+
+    target: str
+    emulated: bool
+    require_situ: bool
+    seed: int
+    parts: tuple[Part, ...]
+    drawn: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """An emulation passes nothing."""
+        return not self.failures and not self.emulated
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line."""
+        if self.failures:
+            more = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
+            return f"not passed: {self.failures[0]}{more}"
+        return "not passed (emulated): nothing was found, and no kernel was run" if self.emulated else "passed"
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """By kernel, activation and what the scenarios are about: how many ran, passed, and the largest ratio."""
+        found: dict[str, dict[str, Any]] = {}
+        for part in self.parts:
+            activation, group = part.name.split("/")[:2]
+            row = found.setdefault(f"{part.kernel} {activation} {group}", {"ran": 0, "passed": 0, "ratio": None})
+            row["ran"] += 1
+            row["passed"] += part.passed
+            if part.ratio is not None:
+                row["ratio"] = max(part.ratio, row["ratio"] or 0.0)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file."""
+        return {
+            "version": FORMAT_VERSION,
+            "passed": self.passed,
+            "verdict": self.line,
+            **dataclasses.asdict(self),
+            "groups": self.groups(),
+        }
