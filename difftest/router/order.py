@@ -26,7 +26,10 @@ _EDIT_KINDS = (TieExperts, SetLogit, SetRow, SetBias)
 """Simplest first."""
 
 _LITERALS: dict[str, Any] = {"scoring": Scoring, "bias": BiasRule, "rule": LogitsRule, "dtype": LogitsDtype}
-"""Departures that are one of a list: another one is another departure."""
+"""Fields that are one of a list, the simplest first."""
+
+_CHOICES = frozenset({"scoring", "rule", "dtype"})
+"""Departures of which another one is another departure; a bias is a bias, whatever its values."""
 
 _NOT_TOLD = ("seed", "edits")
 
@@ -77,7 +80,7 @@ def covers(small: RouterScenario, scenario: object) -> bool:
         return False
     has, needs = _distances(scenario), _distances(small)
     for name, distance in needs.items():
-        if distance and (has[name] != distance if name in _LITERALS else not has[name]):
+        if distance and (has[name] != distance if name in _CHOICES else not has[name]):
             return False
     return not _edit_kinds(small) - _edit_kinds(scenario)
 
