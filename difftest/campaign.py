@@ -23,7 +23,7 @@ from difftest.ballots import Poll
 from difftest.claims import Claims
 from difftest.coverage import Coverage, Tally
 from difftest.engine import Pending
-from difftest.environment import EnvironmentNotFound
+from difftest.environment import EnvironmentNotFound, WorkerFailed
 from difftest.events import Handler
 from difftest.executors import Executors, Isolation
 from difftest.findings import Summary
@@ -36,7 +36,6 @@ from difftest.ledger import Ledger, crashing
 from difftest.options import PROFILES, InvalidOption, Options, shards_of, share_of
 from difftest.outcome import Verdict
 from difftest.stream import Stream
-from difftest.worker import WorkerFailed
 from oracles.base import AnyCapability, missing_of
 from oracles.reference import Reference
 from strategies import router_scenarios, scenarios

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from difftest import cases, describe, preflight
+from difftest.environment import WorkerFailed
 from difftest.events import CaseExplained, CaseReplayed, Event, Handler
 from difftest.gate.target import TARGETS
 from difftest.jsonl import JsonLines
@@ -92,7 +93,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         code = _complain(f"{error.format_message().rstrip('.')} (see {path} --help)", USAGE)
     except InvalidOption as error:
         code = _complain(str(error), USAGE)
-    except preflight.Missing as error:
+    except (preflight.Missing, WorkerFailed) as error:
         code = _complain(str(error), MISSING)
     except click.Abort:
         code = _complain("interrupted", INTERRUPTED)

@@ -34,6 +34,10 @@ class EnvironmentNotFound(LookupError):
     """A spec names an environment that is not there. The message is one line that says how it is made."""
 
 
+class WorkerFailed(RuntimeError):
+    """The process of a candidate does not start. The message is one line that says whose, and how it ends."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Environment:
     """name: as the spec has it, "" for this process's own. python: the interpreter. path: the whole `sys.path` of a

@@ -12,10 +12,13 @@ import torch
 from difftest import environment
 from difftest.engine import Executor
 from difftest.inside import Setup
-from difftest.options import TIMEOUT, WORKERS, Options
+from difftest.options import TIMEOUT, Options
 from difftest.trial import InProcess
 from difftest.worker import Workers
 from oracles import base
+
+MOST_WORKERS = 4
+"""Processes of a candidate that are started unless the user asks for more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +33,22 @@ class Isolation:
     all: bool = False
     device: str | None = None
     timeout: float = TIMEOUT
-    workers: int = WORKERS
+    workers: int = 1
     drivers: int = 1
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """As the user asks for it. The number of drivers is pytest-xdist's."""
+        """As the user asks for it. The number of drivers is pytest-xdist's.
+
+        One worker is kept busy by a core and mostly waits for launches; several of them fill the device.
+        """
+        drivers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         return cls(
             all=options.isolate,
             device=options.device,
             timeout=options.timeout,
-            workers=options.workers,
-            drivers=int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+            workers=options.workers or max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 4) // drivers),
+            drivers=drivers,
         )
 
 

@@ -22,7 +22,6 @@ SHARD_MINIMUM = 8
 
 SEED_LIMIT = 2**32
 
-WORKERS = 1
 TIMEOUT = 120
 """Seconds: a kernel that is compiled at its first call is to be built before, or needs more."""
 
@@ -140,7 +139,7 @@ OPTIONS = (
         name="workers",
         flag="--workers",
         metavar="N",
-        help=f"Processes for each isolated candidate. [default: {WORKERS}]",
+        help="Processes for each isolated candidate. [default: one for four cores, at most 4, over all of pytest's]",
     ),
     OptionSpec(
         name="timeout",
@@ -212,7 +211,7 @@ class Options:
     cases: Path = Path("cases")
     device: str | None = None
     isolate: bool = False
-    workers: int = WORKERS
+    workers: int | None = None
     timeout: int = TIMEOUT
     json: Path | None = None
     html: Path | None = None
@@ -259,7 +258,7 @@ class Options:
             cases=Path(values["cases"] or "cases"),
             device=_device(values["device"]),
             isolate=bool(values["isolate"]),
-            workers=WORKERS if values["workers"] is None else integer("--workers", values["workers"], 1),
+            workers=None if values["workers"] is None else integer("--workers", values["workers"], 1),
             timeout=TIMEOUT if values["timeout"] is None else integer("--timeout", values["timeout"], 1),
             json=Path(values["json"]) if values["json"] else None,
             html=Path(values["html"]) if values["html"] else None,

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pebble
 
 from difftest import inside
-from difftest.environment import Environment
+from difftest.environment import Environment, WorkerFailed
 from difftest.explain.explainer import unasked
 from difftest.explain.explanation import Explanation
 from difftest.guard import Spans
@@ -41,10 +41,6 @@ REMEMBERED = 512
 
 _SIGHTINGS = 8
 """Findings of one bucket of which the earlier cases are kept."""
-
-
-class WorkerFailed(RuntimeError):
-    """A worker's process does not start. The message is one line that says whose, and how it ends."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -8,15 +8,15 @@ from collections import Counter
 import dying
 import pytest
 
-from difftest import cases, events
+from difftest import cases
 from difftest.campaign import run
+from difftest.environment import WorkerFailed
 from difftest.executors import Executors, Isolation
 from difftest.findings import Summary
 from difftest.options import Options
 from difftest.outcome import Verdict
 from difftest.replay import ReplayStatus, replay
 from difftest.sequence import Step
-from difftest.worker import WorkerFailed
 from oracles import OracleNotFound
 from strategies.scenario import Scenario, Shape
 
@@ -94,11 +94,11 @@ def test_nor_is_one_that_does_not_start_again(workers):
 
 @pytest.fixture
 def harvested(tmp_path, monkeypatch):
-    """A campaign over batches of 1, 3, 7, 5, 6 and 5 rows."""
-    order = [1, 3, 7, 5, 6, 5]
-    monkeypatch.setattr("difftest.stream.Stream.each", lambda _, visit: [visit(of(tokens)) for tokens in order])
+    """A campaign over batches of so many rows, whose findings go to the reducer alone."""
 
-    def campaign(name: str) -> Summary:
+    def campaign(name: str, *rows: int) -> Summary:
+        monkeypatch.setattr("difftest.stream.Stream.each", lambda _, visit: [visit(of(tokens)) for tokens in rows])
+        monkeypatch.setattr("difftest.stream.Stream.shrink", lambda _, __: None)
         options = Options(
             candidates=(spec(name),),
             examples=8,
@@ -106,7 +106,7 @@ def harvested(tmp_path, monkeypatch):
             profile="quick",
             cases=tmp_path / "cases",
             isolate=True,
-            timeout=60,
+            workers=1,
         )
         return run(options, lambda _: None)
 
@@ -114,7 +114,7 @@ def harvested(tmp_path, monkeypatch):
 
 
 def test_a_failure_that_needs_earlier_cases_is_kept_with_them(harvested):
-    (finding,) = harvested("Remembers").findings
+    (finding,) = harvested("Remembers", 1, 3, 7, 5, 6, 5).findings
     assert (finding.smallest.scenario, finding.smallest.kind) == (of(5), "impossible")
     assert finding.smallest.detail.endswith("(needs 2 earlier cases in the same process)")
     case = cases.load(finding.case_path)
@@ -126,7 +126,7 @@ def test_a_failure_that_needs_earlier_cases_is_kept_with_them(harvested):
 
 
 def test_a_crash_that_is_not_seen_again_is_reported_all_the_same(harvested):
-    (finding,) = harvested("Once").findings
+    (finding,) = harvested("Once", 1, 5, 2).findings
     assert (finding.smallest.verdict, finding.smallest.scenario) == (Verdict.CRASHED, of(5))
     assert finding.smallest.detail.endswith("(not seen again in a new process)")
     assert not finding.fixed_point
@@ -135,26 +135,12 @@ def test_a_crash_that_is_not_seen_again_is_reported_all_the_same(harvested):
 # --- campaigns ---------------------------------------------------------------------------------------------------
 
 
-def test_a_campaign_goes_on_and_shrinks_what_ends_processes(tmp_path):
-    """The second and every further crash of a shrink ends another process."""
-    seen: list[events.Event] = []
-    options = Options(
-        candidates=(spec("Killing"), "grouped-mm"),
-        examples=16,
-        seed=1,
-        profile="quick",
-        cases=tmp_path / "cases",
-        isolate=True,
-        workers=2,
-    )
-    summary = run(options, seen.append)
+def test_a_campaign_goes_on_and_shrinks_what_ends_processes(harvested):
+    """Every crash of the shrink ends another process."""
+    summary = harvested("Killing", 1, 20, 2, 9, 3)
     (finding,) = summary.findings
+    assert summary.verdicts[spec("Killing")] == Counter({Verdict.AGREES: 3, Verdict.CRASHED: 2})
     assert (finding.smallest.verdict, finding.smallest.kind) == (Verdict.CRASHED, "SIGKILL")
-    assert finding.fixed_point
-    assert finding.smallest.scenario == Scenario(shape=Shape(tokens=9))
-    assert summary.scenarios == 16
-    counts = summary.verdicts[spec("Killing")]
-    assert counts[Verdict.CRASHED] == finding.seen
-    assert counts.total() == 16
-    assert summary.verdicts["grouped-mm"] == Counter({Verdict.AGREES: 16})
-    assert replay(finding.case_path).status is ReplayStatus.STILL_DIVERGES
+    assert finding.smallest.scenario == of(9)
+    assert (finding.seen, finding.fixed_point) == (2, True)
+    assert cases.load(finding.case_path).sequence == ()
