@@ -129,7 +129,7 @@ class Engine:
 
     def submit(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Pending:
         """Begin what `check` does; its result is `check`'s. An executor that is this process has it done already."""
-        chosen = self._sample(scenario) if checks is None else self._chosen(checks)
+        chosen = self._sample(scenario) if checks is None else _known(checks)
         key = (scenario, chosen)
         if key not in self._memo:
             if len(self._memo) >= MEMO_SIZE:
@@ -148,16 +148,12 @@ class Engine:
 
     def run(self, scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """Run `scenario` with these `checks` once more, whatever is remembered: for what does not fail every time."""
-        return self._begun(scenario, self._chosen(checks)).result()
+        return self._begun(scenario, _known(checks)).result()
 
     def run_afresh(self, steps: Sequence[Step], scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """Run `scenario` once more, in a process that ran `steps` before it and nothing else."""
         self.runs += 1
-        return self.executor.run_afresh(steps, scenario, self._chosen(checks))
-
-    def _chosen(self, checks: Collection[str]) -> frozenset[str]:
-        """What ends a process may do so in any check."""
-        return self.enabled if "process" in checks else _known(checks)
+        return self.executor.run_afresh(steps, scenario, _known(checks))
 
     def _begun(self, scenario: AnyScenario, checks: frozenset[str]) -> Pending:
         self.runs += 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from difftest.checks import CHECKS
 from difftest.engine import Engine, Executor, Pending
 from difftest.explain.explanation import Explanation
 from difftest.journal import Journal, JournalError
@@ -28,6 +29,7 @@ class Judge:
         self._journal = journal
         self._lost_journal = lost_journal
         self._runs_before = 0
+        self._dies_in_checks = False
         self._engine = self._new_engine()
         self.introduction = executor.introduction
 
@@ -49,6 +51,8 @@ class Judge:
 
     def submit(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Pending:
         """See `Engine.submit`."""
+        if self._dies_in_checks and checks is not None and "process" in checks:
+            checks = CHECKS
         try:
             return _Judged(self, self._engine.submit(scenario, checks=checks), scenario, checks)
         except JournalError as error:
@@ -87,18 +91,31 @@ class Judge:
         if self.stands(finding):
             return ()
         before = self._executor.before(finding)
-        if not before or not self._comes_after(before, finding):
+        checks = sequence_checks(finding.check)
+        if not before or not self._comes_after(before, finding, checks):
             return None
-        return shorten(before, lambda steps: self._comes_after(steps, finding))
+        return shorten(before, lambda steps: self._comes_after(steps, finding, checks))
 
     def stands(self, finding: Outcome) -> bool:
         """Whether a new process shows the finding too. A race need not, and is measured instead."""
-        race = finding.verdict is Verdict.NONDETERMINISTIC
-        return race or not self._executor.isolated or self._comes_after((), finding)
+        if finding.verdict is Verdict.NONDETERMINISTIC or not self._executor.isolated:
+            return True
+        if not self._dies_in_checks and self._comes_after((), finding, {finding.check}):
+            return True
+        if finding.check != "process":
+            return False
+        # Which case ended the process is known, not which of its calls: if not the first, then that of a check.
+        self._dies_in_checks = self._comes_after((), finding, CHECKS)
+        return self._dies_in_checks
 
-    def _comes_after(self, steps: Sequence[Step], finding: Outcome) -> bool:
-        outcome = self._engine.run_afresh(steps, finding.scenario, {finding.check})
+    def _comes_after(self, steps: Sequence[Step], finding: Outcome, checks: Collection[str]) -> bool:
+        outcome = self._engine.run_afresh(steps, finding.scenario, checks)
         return finding.bucket in {seen.bucket for seen in outcome.findings}
+
+
+def sequence_checks(check: str) -> Collection[str]:
+    """The checks to run so that a finding of this one shows after a sequence: what ends a process may be in any."""
+    return CHECKS if check == "process" else {check}
 
 
 @dataclass(frozen=True)

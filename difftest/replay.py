@@ -80,8 +80,10 @@ def replay(path: Path, executors: Executors | None = None, candidate: str | None
 
 def _judge(path: Path, case: Case, candidate: str, executors: Executors) -> Replay:
     import oracles
+    from difftest.checks import CHECKS
     from difftest.engine import Engine
     from difftest.environment import EnvironmentNotFound
+    from difftest.judges import sequence_checks
     from oracles.base import missing_of
 
     reference = case.outcome.reference
@@ -97,10 +99,13 @@ def _judge(path: Path, case: Case, candidate: str, executors: Executors) -> Repl
     if objection is not None:
         return _not_applicable(path, case, objection)
     engine = Engine(candidate, reference, executor=executor)
-    scenario, checks = scenario_to_run(case), {case.bucket.check}
-    outcome = (
-        engine.run_afresh(case.sequence, scenario, checks) if case.sequence else engine.check(scenario, checks=checks)
-    )
+    scenario, check = scenario_to_run(case), case.bucket.check
+    if case.sequence:
+        outcome = engine.run_afresh(case.sequence, scenario, sequence_checks(check))
+    else:
+        outcome = engine.check(scenario, checks={check})
+        if check == "process" and not outcome.is_finding:
+            outcome = engine.check(scenario, checks=CHECKS)  # what ends a process may do so in any of them
     if outcome.verdict is Verdict.UNSUPPORTED:
         return _not_applicable(path, case, f"{candidate} does not support it: {outcome.reason}", outcome)
     bucket = dataclasses.replace(case.bucket, oracle=candidate)

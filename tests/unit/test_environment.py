@@ -34,7 +34,14 @@ def test_without_one_it_is_that_of_this_process():
 def test_a_build_goes_first_on_the_path(monkeypatch):
     patch = builds.Patch(name="situ", sha256="1" * 64)
     manifest = builds.Manifest(
-        version="0.6.18", patches=(patch,), arch="9.0a", library="a.so", sha256="2" * 64, sources="", compiler="", created=""
+        version="0.6.18",
+        patches=(patch,),
+        arch="9.0a",
+        library="a.so",
+        sha256="2" * 64,
+        sources="",
+        compiler="",
+        created="",
     )
     build = builds.Build(Path("/store/it"), manifest)
     monkeypatch.setattr(builds, "find", {"0.6.18+situ": build}.__getitem__)
