@@ -99,7 +99,7 @@ class TailScaleOutOfBounds(Twin):
         total = super().accumulated(call, blocks)
         if len(blocks) % 2 == 0:
             return total
-        beyond = self.scale_of(self.allocate(call.problem, (1,), torch.uint8))
+        beyond = self.scale_of(self.allocate(call.problem, (1,), torch.uint8)).float()
         return total + torch.zeros_like(total) * beyond
 
 

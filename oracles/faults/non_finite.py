@@ -45,7 +45,7 @@ class ScaleNanIsInfinity(Twin):
     """A group's sum under byte 0xFF is infinite instead of NaN."""
 
     def scale_of(self, byte: Tensor) -> Tensor:
-        return torch.where(byte == 0xFF, 2.0**300, super().scale_of(byte).double())  # no float32 holds such a sum
+        return torch.where(byte == 0xFF, 2.0**300, super().scale_of(byte))  # no float32 holds such a sum
 
 
 @fault("non-finite", "E8M0 byte 0xFF is NaN; its exponent byte - 127 does not fit a signed byte")
@@ -83,7 +83,7 @@ class NegativeNanIsNumber(Twin):
         scale = call.problem.hidden_scale
         if q is None or scale is None:
             return states
-        number = -480.0 * self.hidden_scales(call, scale).repeat_interleave(32, dim=1)
+        number = -480.0 * self.hidden_scales(call, scale).float().repeat_interleave(32, dim=1)
         return torch.where(q.view(torch.uint8) == 0xFF, number, states)
 
 

@@ -19,11 +19,11 @@ from strategies.scenario import GROUP, Scenario
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
-PAIRS = torch.tensor([(E2M1[byte & 15], E2M1[byte >> 4]) for byte in range(256)])
-"""float32 [256, 2]: the two values in a byte, the low nibble's first."""
+PAIRS = torch.tensor([(E2M1[byte & 15], E2M1[byte >> 4]) for byte in range(256)], dtype=torch.float64)
+"""float64 [256, 2]: the two values in a byte, the low nibble's first."""
 
-SCALES = torch.tensor([2.0 ** (byte - 127) for byte in range(255)] + [torch.nan])
-"""float32 [256]: the E8M0 scale of a byte."""
+SCALES = torch.tensor([2.0 ** (byte - 127) for byte in range(255)] + [torch.nan], dtype=torch.float64)
+"""float64 [256]: the E8M0 scale of a byte."""
 
 SPLITS = (1, 2, 4)
 TILES = (16, 32, 64, 128)
@@ -40,7 +40,8 @@ def in_groups(tensor: torch.Tensor, size: int = GROUP) -> torch.Tensor:
 
 @dataclass(eq=False)
 class Prepared:
-    """A problem with its weights in float32, w13 [E_local, 2I, H] and w2 [E_local, H, I].
+    """A problem with its weights in float64, w13 [E_local, 2I, H] and w2 [E_local, H, I]: exact, as where a scale is
+    applied to the sum of its group.
 
     static: the buffers of a captured graph (mode graph, after the first call). kept: what a mistaken launch leaves for
     the next one; the twin itself keeps nothing.
@@ -112,6 +113,7 @@ class Twin:
         fused_finalize=True,
     )
     numerics = Numerics(
+        weights="exact",
         gemm1=_GEMM,
         bias_before_rounding=False,
         activation=Transcendental(exp_ulps=1.0, tanh_ulps=1.0),
@@ -125,17 +127,17 @@ class Twin:
     # --- weights ---------------------------------------------------------------------------------------------------
 
     def prepare(self, problem: Problem) -> Prepared:
-        """Dequantise the weights to float32."""
+        """Dequantise the weights."""
         return Prepared(problem=problem, w13=self.dequantized(problem, "w13"), w2=self.dequantized(problem, "w2"))
 
     def dequantized(self, problem: Problem, name: str) -> torch.Tensor:
-        """float32 [E_local, N, K] of "w13" or "w2"."""
+        """float64 [E_local, N, K] of "w13" or "w2"."""
         values = self.unpacked(name, getattr(problem, name))
         scale = self.scale_of(self.scale_bytes(name, getattr(problem, f"{name}_scale")))
         return (in_groups(values) * scale.unsqueeze(-1)).flatten(-2)
 
     def unpacked(self, name: str, packed: torch.Tensor) -> torch.Tensor:
-        """float32 [E, N, K] of the E2M1 codes uint8 [E, N, K/2]."""
+        """float64 [E, N, K] of the E2M1 codes uint8 [E, N, K/2]."""
         return (
             PAIRS.to(packed.device)
             .index_select(0, packed.flatten().int())
@@ -147,7 +149,7 @@ class Twin:
         return scale
 
     def scale_of(self, byte: torch.Tensor) -> torch.Tensor:
-        """float32 of E8M0 bytes: 2**(byte - 127), NaN for 0xFF."""
+        """float64 of E8M0 bytes: 2**(byte - 127), NaN for 0xFF."""
         return SCALES.to(byte.device).index_select(0, byte.flatten().int()).view(byte.shape)
 
     # --- execution -------------------------------------------------------------------------------------------------
@@ -239,10 +241,10 @@ class Twin:
         if q is None or scale is None:
             return call.problem.hidden_states.float()
         factor = self.hidden_scales(call, scale).unsqueeze(-1)
-        return (in_groups(q.float()) * factor).flatten(-2)
+        return (in_groups(q.float()) * factor.float()).flatten(-2)
 
     def hidden_scales(self, call: Call, scale: torch.Tensor) -> torch.Tensor:
-        """float32 [M, H/32] of the E8M0 bytes of an MXFP8 x."""
+        """float64 [M, H/32] of the E8M0 bytes of an MXFP8 x."""
         return self.scale_of(scale)
 
     def gather(self, call: Call, states: torch.Tensor) -> torch.Tensor:
@@ -273,8 +275,7 @@ class Twin:
         # Each expert's rows side by side, with rows of 0 below those of an expert that has fewer.
         rows = x.new_zeros(len(used), int(place.max()) + 1, x.shape[1], dtype=torch.float64)
         rows[which, place] = x.double()
-        columns = weight[used].double()
-        blocks = in_groups(rows).transpose(1, 2) @ in_groups(columns).movedim(1, 3)
+        blocks = in_groups(rows).transpose(1, 2) @ in_groups(weight[used]).movedim(1, 3)
         out.copy_(self.accumulated(call, blocks.transpose(0, 1))[which, place])
         return out
 

@@ -59,6 +59,7 @@ class Draft:
         sizes = self.sizes.fit(capability, layer.moe_tp_size)
         slots = (departure.fit(sizes.shape) for departure in self.departures if isinstance(departure, SlotDraft))
         elements = (departure.fit(sizes) for departure in self.departures if isinstance(departure, ElementDraft))
+        value_edits = tuple(edit for edits in elements for edit in edits)
         scale_low, scale_high = self.scaling.scale_bytes(self.value_rule, sizes.shape.hidden)
         return Scenario(
             shape=sizes.shape,
@@ -75,7 +76,7 @@ class Draft:
                 seed=self.seed,
                 scale_low=scale_low,
                 scale_high=scale_high,
-                edits=tuple(edit for edit in elements if edit is not None),
+                edits=value_edits,
                 **changed["values"],
             ),
             execution=dataclasses.replace(self.execution, **changed["execution"]),

@@ -88,7 +88,7 @@ def test_a_fault_needs_a_new_name_and_a_summary():
         class Nameless(Twin):
             pass
 
-    with pytest.raises(ValueError, match="its name must be new"):
+    with pytest.raises(ValueError, match="is there already"):
 
         @fault("layout", "nothing")
         class GateUpSwapped(Twin):
