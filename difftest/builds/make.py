@@ -66,7 +66,10 @@ def _make(request: Request, work: Path, digest: str, say: Callable[[str], None])
     return _publish(request, work, digest, Compilation(request, work).run(say))
 
 
-_CACHE_PACKAGE = '''"""Tells FlashInfer where this build's library is."""
+_CACHE_PACKAGE = '''"""Tells FlashInfer where this build's library is, whatever flashinfer-jit-cache is installed besides.
+
+0.6.18 asks for one folder. 0.7.0 looks in the package's own first, where the library is, and then asks for others.
+"""
 
 import pathlib
 
@@ -74,15 +77,20 @@ __version__ = "{version}"
 
 
 def get_jit_cache_dir() -> pathlib.Path:
-    return pathlib.Path(__file__).parent / "jit_cache"
+    return pathlib.Path(__file__).parents[1] / "flashinfer" / "data" / "aot"
+
+
+def get_jit_cache_providers() -> tuple:
+    return ()
 '''
 
 
 def _publish(request: Request, work: Path, digest: str, made: Made) -> Build:
     """Put the library where FlashInfer finds it, write the manifest, and rename the folder into the store."""
     cache = work / SITE / CACHE
-    place = cache / "jit_cache" / request.module / f"{request.module}.so"
+    place = work / SITE / "flashinfer" / "data" / "aot" / request.module / f"{request.module}.so"
     place.parent.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(exist_ok=True)
     shutil.copyfile(made.library, place)
     (cache / "__init__.py").write_text(_CACHE_PACKAGE.format(version=request.package.version))
     for needed_to_build in ("jit", "lib"):

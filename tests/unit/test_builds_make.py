@@ -95,6 +95,10 @@ def test_the_build_is_where_flashinfer_looks_first(here: Path) -> None:
     folder = space["get_jit_cache_dir"]
     assert callable(folder)
     assert (folder() / "fused_moe_90" / "fused_moe_90.so").is_file()
+    assert folder() == moved / "site" / "flashinfer" / "data" / "aot"  # where 0.7.0 looks without being told
+    providers = space["get_jit_cache_providers"]
+    assert callable(providers)
+    assert providers() == ()
 
 
 def test_the_installed_package_is_copied_and_stays_as_it_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
