@@ -66,7 +66,7 @@ def _make(request: Request, work: Path, digest: str, say: Callable[[str], None])
     return _publish(request, work, digest, Compilation(request, work).run(say))
 
 
-_CACHE_PACKAGE = '''"""Tells FlashInfer where this build's library is, whatever flashinfer-jit-cache is installed besides.
+_CACHE_PACKAGE = '''"""Tells FlashInfer where this build's library is, whatever flashinfer-jit-cache is there besides.
 
 0.6.18 asks for one folder. 0.7.0 looks in the package's own first, where the library is, and then asks for others.
 """
