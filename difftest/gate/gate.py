@@ -10,7 +10,7 @@ from typing import Any
 
 from difftest import campaign, cases
 from difftest.checks import CHECKS
-from difftest.environment import EnvironmentNotFound
+from difftest.environment import EnvironmentNotFound, WorkerFailed
 from difftest.events import Event
 from difftest.executors import Executors
 from difftest.gate.target import Target
@@ -20,7 +20,6 @@ from difftest.ledger import Ledger
 from difftest.options import Options
 from difftest.outcome import Outcome
 from difftest.outcome import Verdict as OutcomeVerdict
-from difftest.worker import WorkerFailed
 from oracles.base import OracleNotFound
 from strategies.capability import Capability
 from strategies.gate import TARGET_ACTIVATION, group_of, matrix
