@@ -226,7 +226,7 @@ def evenly(source: random.Random) -> Scenario:
 
     edits = [edit() for _ in range(below(3))] if tokens else []
     low = below(256)
-    replays = pick((0, 1, 2, 3))
+    replays = pick(((), ("same",), ("x",), ("all", "same")))
     mode = pick(("eager", "graph"))
     return Scenario(
         shape=Shape(tokens=tokens, hidden=hidden, intermediate=inner * moe_tp, experts=experts, top_k=top_k),
@@ -255,7 +255,7 @@ def evenly(source: random.Random) -> Scenario:
         ),
         execution=Execution(
             mode=mode,
-            replays=replays if mode == "graph" else 0,
+            replays=replays if mode == "graph" else (),
             padding=pick((0, 1, 2, 3, 7, 8)),
             tactic=pick((None, *range(Twin.capability.tactics))),
         ),

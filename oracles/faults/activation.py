@@ -148,7 +148,7 @@ class SwigluForSituInDecode(Twin):
         return super().activate(call, params, gate, up)
 
 
-@fault("activation", "flashinfer#3197: a tactic computes wrong results", meets=("a tactic", "a finite limit below 2"))
+@fault("activation", "flashinfer#3197: a tactic computes wrong results")
 class TacticIgnoresSmallLimit(Twin):
     """Tactics 6 to 8 clamp to no less than 2."""
 
@@ -156,3 +156,26 @@ class TacticIgnoresSmallLimit(Twin):
         if call.tactic in (6, 7, 8) and params.limit is not None:
             params = replace(params, limit=params.limit.clamp(min=2.0))
         return super().activate(call, params, gate, up)
+
+
+@fault(
+    "activation", "a decode path for a single row is a second implementation; vllm#49070", meets=("M = 1", "SwiGLU-OAI")
+)
+class DecodeIgnoresAlphaBeta(Twin):
+    """For a single row alpha is 1 and beta is 0."""
+
+    def activate(self, call: Call, params: ActivationParams, gate: Tensor, up: Tensor) -> Tensor:
+        if call.problem.tokens == 1 and params.alpha is not None and params.kind == "swiglu_oai":
+            params = replace(params, alpha=torch.ones_like(params.alpha), beta=torch.zeros_like(params.alpha))
+        return super().activate(call, params, gate, up)
+
+
+@fault(
+    "activation", "a decode path for a single row is a second implementation", meets=("M = 1", "parameters per expert")
+)
+class DecodeUsesFirstParameters(Twin):
+    """For a single row every expert uses the first one's parameters."""
+
+    def parameter(self, call: Call, vector: Tensor | None) -> Tensor:
+        assert vector is not None
+        return vector[:1].unsqueeze(1) if call.problem.tokens == 1 else super().parameter(call, vector)

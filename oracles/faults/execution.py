@@ -63,7 +63,7 @@ class SecondReplayReadsFirst(Twin):
         return before if call.graph and _launches(call) > 1 else now
 
 
-@fault("execution", "flashinfer#4841: tuned tactics are wrong only under replay", meets=("mode graph", "a tactic"))
+@fault("execution", "flashinfer#4841: tuned tactics are wrong only under replay")
 class TacticReplaysRouting(Twin):
     """Tactics 3 to 5 replay the routing that they were captured with."""
 
@@ -174,3 +174,18 @@ class PdlReadsEarlierIntermediate(Twin):
         if call.problem.scenario.execution.pdl and before.shape == a.shape:
             a = torch.cat((before[:1], a[1:]))
         return a
+
+
+@fault(
+    "execution",
+    "a decode path for a single row is a second implementation; flashinfer#3197",
+    meets=("M = 1", "a tactic"),
+)
+class DecodeTacticSkipsLastSlot(Twin):
+    """For a single row, a tactic that is given leaves out the last of several slots."""
+
+    def local_ids(self, call: Call) -> Tensor:
+        local = super().local_ids(call).clone()
+        if call.problem.tokens == 1 and call.problem.scenario.execution.tactic is not None and local.shape[1] > 1:
+            local[:, -1] = -1
+        return local

@@ -133,3 +133,16 @@ class TailScaleTakenForPadding(Twin):
             tail = weight[..., -GROUP:]
             tail[tail.isnan()] = 0.0
         return weight
+
+
+@fault(
+    "layout",
+    "a decode path for a single row is a second implementation (Marlin's single-token align)",
+    meets=("M = 1", "mxfp8xmxfp4"),
+)
+class DecodeReadsFirstHiddenScale(Twin):
+    """For a single row the first scale of an MXFP8 x is that of the whole row."""
+
+    def hidden_scales(self, call: Call, scale: torch.Tensor) -> torch.Tensor:
+        one = scale[:, :1].expand_as(scale) if len(scale) == 1 else scale
+        return super().hidden_scales(call, one)

@@ -136,7 +136,7 @@ class ScaleByteZeroIsZero(Twin):
         return torch.where(byte == 0, 0.0, super().scale_of(byte))
 
 
-@fault("numerics", "flashinfer#4841: rounding that differs by tactic", meets=("a tactic", "K >= 3 * 32"))
+@fault("numerics", "flashinfer#4841: rounding that differs by tactic")
 class TacticAccumulatesInBfloat16(Twin):
     """Tactics 9 to 11 round the running sum to bfloat16."""
 
@@ -152,3 +152,34 @@ class DecodeDropsOddTail(Twin):
         if call.problem.tokens == 1 and x.shape[1] > GROUP and x.shape[1] // GROUP % 2:
             x = torch.cat((x[:, :-GROUP], torch.zeros_like(x[:, -GROUP:])), dim=1)
         return super().gemm1(call, x)
+
+
+@fault("numerics", "a decode path for a single row is a second implementation", meets=("M = 1", "biases"))
+class DecodeDropsBias(Twin):
+    """For a single row FC1's bias is left out."""
+
+    def gemm1(self, call: Call, x: Tensor) -> Tensor:
+        if call.problem.tokens == 1:
+            return self.rounded(self.dot(call, x, call.prepared.w13))
+        return super().gemm1(call, x)
+
+
+@fault("numerics", "a decode path for a single row is a second implementation", meets=("M = 1", "float16 output"))
+class DecodeRoundsOutputTwice(Twin):
+    """For a single row the sum is rounded to bfloat16 before it becomes float16."""
+
+    def store(self, call: Call, total: Tensor, output: Tensor) -> None:
+        super().store(call, self.rounded(total) if call.problem.tokens == 1 else total, output)
+
+
+@fault(
+    "numerics", "a decode path for a single row is a second implementation; vllm#47769", meets=("M = 1", "odd I / 32")
+)
+class DecodeDropsOddTailOfIntermediate(Twin):
+    """For a single row, of an odd number of groups of columns of the second GEMM the last is left out."""
+
+    def intermediate(self, call: Call, a: Tensor) -> Tensor:
+        a = super().intermediate(call, a)
+        if call.problem.tokens == 1 and a.shape[1] > GROUP and a.shape[1] // GROUP % 2:
+            a = torch.cat((a[:, :-GROUP], torch.zeros_like(a[:, -GROUP:])), dim=1)
+        return a

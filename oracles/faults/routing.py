@@ -223,7 +223,7 @@ class ScalingFactorDropped(Twin):
         return call.problem.topk_weights
 
 
-@fault("routing", "graph padding: rows at the end of the batch are masked", meets=("mode graph", "row 0 masked"))
+@fault("routing", "graph padding: rows at the end of the batch are masked")
 class MaskedFirstRowEndsBatch(Twin):
     """A captured graph takes a masked first row for an empty batch."""
 
@@ -258,3 +258,15 @@ class BiasForMaskedSlots(Twin):
             return total
         masked = torch.where(call.problem.topk_ids == -1, weights, 0.0).sum(1, keepdim=True)
         return total + masked * bias[0].float()
+
+
+@fault(
+    "routing",
+    "a decode path for a single row is a second implementation; SGLang drops the factor",
+    meets=("M = 1", "a scaling factor"),
+)
+class DecodeForgetsScalingFactor(Twin):
+    """For a single row routed_scaling_factor is left out."""
+
+    def router_weights(self, call: Call) -> Tensor:
+        return call.problem.topk_weights if call.problem.tokens == 1 else super().router_weights(call)
