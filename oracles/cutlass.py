@@ -1,8 +1,8 @@
-"""FlashInfer's `cutlass_fused_moe` with bfloat16 activations and MXFP4 weights on SM90 (`use_w4_group_scaling`).
+"""FlashInfer's `cutlass_fused_moe` with MXFP4 weights: bfloat16 activations on SM90, MXFP8 ones on SM120.
 
-flashinfer-python 0.6.18 and later. The adapter around it: [gate; up] becomes [up; gate], weights and scales go through
-the package's own interleave helpers (`oracles.cutlass_layouts` says what they must do), ids stay global, and output and
-workspace are the caller's, filled with the scenario's poison byte before each call.
+flashinfer-python 0.6.18 and later. The adapter around it: [gate; up] becomes [up; gate], weights, scales and x take the
+form of the card's path (`oracles.cutlass_sm90`, `oracles.cutlass_sm120`), ids stay global, and output and workspace are
+the caller's, filled with the scenario's poison byte before each call.
 
 What is known to go wrong is promised all the same, and so is a finding: an expert twice in a row, M = 0, and the scale
 bytes 0x00 (read as 0) and 0xFF (read as infinity).
@@ -15,28 +15,19 @@ from typing import Any
 
 import torch
 
+from oracles import cutlass_sm90, cutlass_sm120
 from oracles import flashinfer_package as package
 from oracles.cutlass_layouts import swap_halves
-from oracles.numerics import Accumulator, Numerics, TensorCore, Transcendental
+from oracles.cutlass_path import Path
 from oracles.problem import ActivationParams, Problem
 from strategies.capability import Capability
 from strategies.scenario import Scenario
 
-# bfloat16 times E2M1 is exact. The scale of a group of 32 is applied to its sum, by a fused multiply-add to nearest.
-_GEMM = Accumulator(group=32, inside=TensorCore(), flush_to_zero=True)
 
-NUMERICS = Numerics(
-    weights="exact",
-    gemm1=_GEMM,
-    bias_before_rounding=False,
-    # Built with -use_fast_math: ex2.approx, rcp.approx, subnormals flushed. Clamps are fminf and fmaxf.
-    activation=Transcendental(
-        exp="fast", divide="fast", reciprocal_ulps=1.0, tanh="two_sigmoid", clamp_nan="limit", flush_to_zero=True
-    ),
-    gemm2=_GEMM,
-)
-"""GEMM1 -> bfloat16 (+ bias in float32) -> activation in float32 -> bfloat16 -> GEMM2 -> bfloat16 (+ bias) -> sum over
-the slots in float32."""
+def _path_here() -> Path:
+    """The path of this machine's card; that of SM90 where there is none."""
+    major, _ = package.compute_capability() or (9, 0)
+    return cutlass_sm120.path(package.version() or package.OLDEST) if major == 12 else cutlass_sm90.PATH
 
 
 class Adapter:
@@ -48,15 +39,18 @@ class Adapter:
     """
 
     name: str
-    numerics = NUMERICS
     packages = ("flashinfer-python",)
     runs_on = "cuda"
     _mode: str
 
     def __init__(self, *, tactics: bool = False) -> None:
+        self.path = _path_here()
+        self.numerics = self.path.numerics
         self.capability = Capability(
             hidden_multiple=128,
             intermediate_multiple=128,
+            precisions=frozenset({self.path.precision}),
+            output_dtypes=self.path.output_dtypes,
             modes=frozenset({self._mode}),
             stray_ids=True,
             tactics=package.Tactics.load().count if tactics and self.missing() is None else 0,
@@ -76,40 +70,29 @@ class Adapter:
         """Convert the weights and collect the arguments, on the problem's CUDA device or else the current one."""
         device = package.device_for(problem.hidden_states)
         with package.current(device):
-            return Prepared(problem, self.arguments(problem, device))
+            return Prepared(problem, self.path, self.arguments(problem, device))
 
     def arguments(self, problem: Problem, device: torch.device) -> dict[str, Any]:
         """Keywords of `cutlass_fused_moe`, but for output and workspace."""
-        fused_moe = package.module("fused_moe")
 
         def there(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(device).contiguous()
-
-        def weight(packed: torch.Tensor) -> torch.Tensor:
-            interleaved: torch.Tensor = fused_moe.interleave_moe_weights_for_sm90_mixed_gemm(packed, "fp4")
-            return interleaved
-
-        def scale(scales: torch.Tensor) -> torch.Tensor:
-            folded: torch.Tensor = fused_moe.interleave_moe_scales_for_sm90_mixed_gemm(scales)
-            return folded.view(torch.int32)
+            # A copy: the graph oracle writes to some of these between replays, and a problem is never modified.
+            return tensor.to(device, copy=True).contiguous()
 
         layer, execution = problem.scenario.layer, problem.scenario.execution
         arguments: dict[str, Any] = {
-            # The graph oracle writes to these three between replays, and a problem is never modified.
-            "input": problem.hidden_states.to(device, copy=True).contiguous(),
-            "token_selected_experts": problem.topk_ids.to(device, copy=True).contiguous(),
+            **self.path.states(problem, there),
+            **self.path.layer(problem, there),
+            "token_selected_experts": there(problem.topk_ids),
             "token_final_scales": there(problem.router_weights),
-            "fc1_expert_weights": weight(swap_halves(there(problem.w13))),
-            "fc2_expert_weights": weight(there(problem.w2)),
             "output_dtype": problem.output_dtype,
-            "quant_scales": [scale(swap_halves(there(problem.w13_scale))), scale(there(problem.w2_scale))],
             "tp_size": layer.moe_tp_size,
             "tp_rank": layer.moe_tp_rank,
             "ep_size": problem.ep_size,
             "ep_rank": problem.ep_rank,
-            "use_w4_group_scaling": True,
+            **self.path.flags,
             "enable_pdl": execution.pdl,  # None: on
-            "use_fused_finalize": execution.fused_finalize is not False,  # without effect on this path
+            "use_fused_finalize": execution.fused_finalize is not False,  # without effect on SM90
         }
         if execution.tactic is not None:
             chosen = package.Tactics.load().choose(execution.tactic, problem.hidden, problem.intermediate)
@@ -173,12 +156,15 @@ class Prepared:
     arguments: keywords of `cutlass_fused_moe`, but for output and workspace.
     """
 
-    def __init__(self, problem: Problem, arguments: dict[str, Any]) -> None:
+    def __init__(self, problem: Problem, path: Path, arguments: dict[str, Any]) -> None:
         self.problem = problem
+        self.path = path
         self.arguments = arguments
         states = arguments["input"]
         self.output = torch.empty(states.shape, dtype=problem.output_dtype, device=states.device)
-        self._workspace = torch.empty(_workspace_bytes(problem, arguments), dtype=torch.uint8, device=states.device)
+        self._workspace = torch.empty(
+            _workspace_bytes(problem, path, arguments), dtype=torch.uint8, device=states.device
+        )
 
     def poison(self) -> None:
         """Fill output and workspace with the scenario's poison byte."""
@@ -199,12 +185,11 @@ _WORKSPACE_KEYWORDS = (
     "tp_rank",
     "ep_size",
     "ep_rank",
-    "use_w4_group_scaling",
     "use_fused_finalize",
 )
 
 
-def _workspace_bytes(problem: Problem, arguments: dict[str, Any]) -> int:
+def _workspace_bytes(problem: Problem, path: Path, arguments: dict[str, Any]) -> int:
     """What the package asks for. It has no answer for M = 0, where the call itself is to give one."""
     size: int = package.module("fused_moe").cutlass_fused_moe_workspace_size(
         max(1, problem.tokens),
@@ -212,9 +197,10 @@ def _workspace_bytes(problem: Problem, arguments: dict[str, Any]) -> int:
         problem.intermediate,
         problem.num_experts,
         problem.topk_ids.shape[1],
-        x_dtype=torch.bfloat16,
-        weight_dtype=torch.uint8,
+        x_dtype=path.x_dtype,
+        weight_dtype=path.weight_dtype,
         device=arguments["input"].device,
+        **path.flags,
         **{name: arguments[name] for name in _WORKSPACE_KEYWORDS},
     )
     return size

@@ -51,7 +51,8 @@ class Captured:
         if self._graph is None:
             self._graph = self._capture()
         arguments = self._call.arguments
-        arguments["input"].copy_(problem.hidden_states)
+        for name, states in self._call.path.states(problem, torch.Tensor.contiguous).items():
+            arguments[name].copy_(states)
         arguments["token_selected_experts"].copy_(problem.topk_ids)
         arguments["token_final_scales"].copy_(problem.router_weights)
 
@@ -63,7 +64,8 @@ class Captured:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         arguments = self._call.arguments
-        arguments["input"].zero_()
+        for name in self._call.path.states(self.problem, torch.Tensor.contiguous):
+            arguments[name].zero_()
         arguments["token_selected_experts"].fill_(-1)
         arguments["token_final_scales"].zero_()
         with torch.cuda.device(self.output.device):

@@ -7,12 +7,12 @@ back in the tests; no card of this kind has run it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from oracles.cutlass_layouts import swap_halves, swizzle_scale
+from oracles.cutlass_path import Path, There
 from oracles.numerics import Accumulator, Numerics, Transcendental
 from oracles.problem import Problem
 
@@ -23,7 +23,7 @@ KEEPS_SUBNORMALS = (0, 7, 4)
 """From this version on, the quantiser between the GEMMs does."""
 
 
-def numerics(version: tuple[int, ...]) -> Numerics:
+def _numerics(version: tuple[int, ...]) -> Numerics:
     """GEMM1 -> output dtype (+ bias in float32) -> activation in float32 -> output dtype -> MXFP8 -> GEMM2 -> output
     dtype (+ bias) -> sum over the slots in float32: the finalize that is not fused, which is the default tactic's."""
     return Numerics(
@@ -39,30 +39,40 @@ def numerics(version: tuple[int, ...]) -> Numerics:
     )
 
 
-def arguments(
-    problem: Problem, there: Callable[[torch.Tensor], torch.Tensor], *, swizzled_input: bool = True
-) -> dict[str, Any]:
-    """The keywords that this path has for weights, scales and input.
-
-    there: moves a tensor to the device. swizzled_input: the form of `input_sf`, 128x4 over the whole [M, H/32] or
-    row-major. Global scales are ones: the kernel reads none.
-    """
-    assert problem.hidden_q is not None  # of this precision
-    assert problem.hidden_scale is not None
-    input_scale = there(problem.hidden_scale)
-    ones = torch.ones(problem.experts_local, dtype=torch.float32, device=input_scale.device)
+def _layer(problem: Problem, there: There) -> dict[str, Any]:
+    """Global scales are ones: the kernel reads none."""
 
     def scale(scales: torch.Tensor) -> torch.Tensor:
         """int32 [E, N, K/128]: four bytes each."""
         experts, rows, groups = scales.shape
         return swizzle_scale(there(scales)).view(torch.int32).view(experts, -(-rows // 128) * 128, groups // 4)
 
+    fc1, fc2 = scale(swap_halves(problem.w13_scale)), scale(problem.w2_scale)
+    ones = torch.ones(problem.experts_local, dtype=torch.float32, device=fc1.device)
     return {
-        "input": there(problem.hidden_q),
-        "input_sf": swizzle_scale(input_scale).flatten() if swizzled_input else input_scale,
-        "swizzled_input_sf": swizzled_input,
         "fc1_expert_weights": there(swap_halves(problem.w13)).view(torch.int64),
         "fc2_expert_weights": there(problem.w2).view(torch.int64),
-        "quant_scales": [scale(swap_halves(problem.w13_scale)), ones, scale(problem.w2_scale), ones],
-        "use_mxfp8_act_scaling": True,
+        "quant_scales": [fc1, ones, fc2, ones.clone()],
+        "swizzled_input_sf": True,
     }
+
+
+def _states(problem: Problem, there: There) -> dict[str, torch.Tensor]:
+    """input_sf: 128x4 over the whole [M, H/32]."""
+    assert problem.hidden_q is not None  # of this precision
+    assert problem.hidden_scale is not None
+    return {"input": there(problem.hidden_q), "input_sf": swizzle_scale(there(problem.hidden_scale)).flatten()}
+
+
+def path(version: tuple[int, ...]) -> Path:
+    """The path as this version of the package has it."""
+    return Path(
+        precision="mxfp8xmxfp4",
+        output_dtypes=frozenset({"bfloat16", "float16"}),
+        numerics=_numerics(version),
+        x_dtype=torch.float8_e4m3fn,
+        weight_dtype=torch.int64,
+        flags={"use_mxfp8_act_scaling": True},
+        layer=_layer,
+        states=_states,
+    )

@@ -1,10 +1,11 @@
-"""The installed flashinfer-python: its version, what lacks to run its SM90 kernels, and its list of GEMM tactics.
+"""The installed flashinfer-python: its version, what lacks to run its kernels, and its list of GEMM tactics.
 
 Nothing of the package is imported before it is asked for.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -12,6 +13,7 @@ import inspect
 import os
 import re
 import shutil
+import subprocess
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +52,24 @@ def current(device: torch.device) -> AbstractContextManager[None]:
     return torch.cuda.device(device)
 
 
+@functools.cache
+def compute_capability() -> tuple[int, int] | None:
+    """That of the first visible GPU, None without one. Asks the driver's tool: a CUDA context would be left here, in
+    whatever process wants to know what the oracle promises."""
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible:
+        command.append(f"--id={visible.split(',')[0]}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        major, minor = done.stdout.split()[0].split(".")
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return None
+    return int(major), int(minor)
+
+
 def missing() -> str | None:
-    """What the machine lacks to run the SM90 kernels, with the command that brings it; None when nothing does."""
+    """What the machine lacks to run the kernels, with the command that brings it; None when nothing does."""
     found = version()
     if found is None:
         return f"not installed: {INSTALL}"
@@ -60,13 +78,15 @@ def missing() -> str | None:
     if not torch.cuda.is_available():
         return "no CUDA device"
     major, minor = torch.cuda.get_device_capability()
-    if (major, minor) != (9, 0):
-        return f"bf16 x MXFP4 needs a device of SM90, and this one is SM{major}{minor}"
+    if (major, minor) != (9, 0) and major != 12:
+        return f"needs a device of SM90 (bf16 x MXFP4) or SM120 (MXFP8 x MXFP4), and this one is SM{major}{minor}"
     try:
         module("fused_moe")
     except (ImportError, OSError, RuntimeError) as error:  # its version guard raises RuntimeError
         return f"flashinfer cannot be imported ({error}): {INSTALL} --force-reinstall"
-    return None if _is_built() or _has_compiler() else "FlashInfer's SM90 kernels are not built, and there is no nvcc"
+    arch = f"{major}0"
+    built = _is_built(f"fused_moe_{arch}") or _has_compiler()
+    return None if built else f"FlashInfer's SM{arch} kernels are not built, and there is no nvcc"
 
 
 def has_situ_parameters() -> bool:
@@ -74,11 +94,11 @@ def has_situ_parameters() -> bool:
     return "situ_beta" in inspect.signature(module("fused_moe").cutlass_fused_moe).parameters
 
 
-def _is_built() -> bool:
-    """Whether FlashInfer has the SM90 module, prebuilt or in its cache."""
+def _is_built(name: str) -> bool:
+    """Whether FlashInfer has the module, prebuilt or in its cache."""
     env = module("jit.env")
     folders = (env.FLASHINFER_AOT_DIR, env.FLASHINFER_JIT_DIR)
-    return any((Path(folder) / "fused_moe_90" / "fused_moe_90.so").is_file() for folder in folders)
+    return any((Path(folder) / name / f"{name}.so").is_file() for folder in folders)
 
 
 def _has_compiler() -> bool:

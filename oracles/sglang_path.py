@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from oracles import cutlass, flashinfer_package, marlin, sglang_layers, sglang_package
+from oracles import cutlass_sm90, flashinfer_package, marlin, sglang_layers, sglang_package
 from oracles.numerics import Numerics
 from oracles.problem import ActivationParams, Problem
 from strategies.capability import Capability
@@ -70,7 +70,7 @@ class SglangFlashinfer(SglangPath):
     """
 
     name = "sglang-flashinfer"
-    numerics = cutlass.NUMERICS
+    numerics = cutlass_sm90.PATH.numerics
     packages = ("sglang", "flashinfer-python")
     capability = Capability(activations=frozenset({"swiglu_oai", "situ"}), per_expert_activation=False)
     _backend = "flashinfer_mxfp4"

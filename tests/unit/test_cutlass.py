@@ -204,7 +204,9 @@ def test_what_is_missing_is_told_in_order(installed: Any, monkeypatch: pytest.Mo
     assert Cutlass().missing() == "no CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    assert Cutlass().missing() == "bf16 x MXFP4 needs a device of SM90, and this one is SM80"
+    assert Cutlass().missing() == (
+        "needs a device of SM90 (bf16 x MXFP4) or SM120 (MXFP8 x MXFP4), and this one is SM80"
+    )
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
 
     def broken(name: str) -> Any:
@@ -264,7 +266,8 @@ class StandIn:
 
     def cutlass_fused_moe_workspace_size(self, tokens: int, *_: int, **keywords: Any) -> int:
         assert tokens > 0
-        assert keywords["weight_dtype"] == torch.uint8
+        assert (keywords["x_dtype"], keywords["weight_dtype"]) == (torch.bfloat16, torch.uint8)
+        assert keywords["use_w4_group_scaling"]
         return 64
 
     def cutlass_fused_moe(
