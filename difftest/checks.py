@@ -249,7 +249,7 @@ def _poison(subject: Subject) -> Breach | None:
     byte = subject.problem.scenario.execution.poison
 
     def ask(fill: int) -> torch.Tensor:
-        with poisoned(fill, subject.problem):
+        with poisoned(fill, subject.problem, subject.candidate.home(subject.problem)):
             return subject.ask(variants.with_poison(subject.problem, fill))
 
     first = subject.with_output(ask(byte))
@@ -274,18 +274,18 @@ def _guard(subject: Subject) -> Breach | None:
     assert run_into is not None  # _skip_guard
     states, dtype = subject.problem.hidden_states, subject.problem.output_dtype
     size = states.numel() * dtype.itemsize
-    byte = subject.problem.scenario.execution.poison
+    byte, home = subject.problem.scenario.execution.poison, subject.candidate.home(subject.problem)
     answers = []
     for fill in (byte, byte ^ 0xFF):
-        memory = torch.full((size + 2 * _GUARD_BYTES,), fill, dtype=torch.uint8, device=states.device)
+        memory = torch.full((size + 2 * _GUARD_BYTES,), fill, dtype=torch.uint8, device=home)
         output = memory[_GUARD_BYTES : _GUARD_BYTES + size].view(dtype).view(states.shape)
-        fill_free_memory(fill, subject.problem)
+        fill_free_memory(fill, subject.problem, home)
         run_into(subject.prepared, output)
         for side, band in (("before", memory[:_GUARD_BYTES]), ("after", memory[_GUARD_BYTES + size :])):
             touched = int((band != fill).sum())
             if touched:
                 return Breach(kind="guard_band", detail=f"wrote {touched} bytes {side} the caller's output")
-        answers.append(output.clone())
+        answers.append(output.to(states.device, copy=True))
     return subject.with_output(answers[0]).same_arithmetic(answers[1]) or subject.same_value(answers[1])
 
 

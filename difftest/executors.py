@@ -17,7 +17,7 @@ from difftest.trial import InProcess
 from difftest.worker import Workers
 from oracles import base
 
-MOST_WORKERS = 4
+MOST_WORKERS = 8
 """Processes of a candidate that are started unless the user asks for more."""
 
 
@@ -26,7 +26,7 @@ class Isolation:
     """How candidates are isolated.
 
     all: every one of them is. device: where tensors are made and the reference computes, "cpu" or "cuda"; None for
-    where the candidate runs. timeout: seconds for a case. workers: processes for each candidate. drivers: processes
+    where the candidate runs, but for small scenarios. timeout: seconds for a case. workers: processes for each candidate. drivers: processes
     like this one in the run, which share the devices.
     """
 
@@ -40,14 +40,14 @@ class Isolation:
     def of(cls, options: Options) -> Self:
         """As the user asks for it. The number of drivers is pytest-xdist's.
 
-        One worker is kept busy by a core and mostly waits for launches; several of them fill the device.
+        A worker takes a core for the reference of small scenarios, and its kernel leaves the device mostly idle.
         """
         drivers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         return cls(
             all=options.isolate,
             device=options.device,
             timeout=options.timeout,
-            workers=options.workers or max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 4) // drivers),
+            workers=options.workers or max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 2) // drivers),
             drivers=drivers,
         )
 

@@ -15,7 +15,7 @@ import torch
 
 from difftest.compare import Breach, malformed
 from difftest.router.judge import malformed_table
-from oracles.base import AnyOracle, missing_of
+from oracles.base import AnyOracle, missing_of, runs_on
 from oracles.problem import Problem
 from oracles.router_problem import RouterProblem, RoutingTable
 from strategies.plain import AnyScenario
@@ -122,6 +122,12 @@ class Guarded:
         self._who = f"{role} {name}: " if role else ""
         self._missing: str | None = None
         self._looked = False
+
+    def home(self, problem: Problem) -> torch.device:
+        """Where the oracle works on `problem`: on the problem's device, or on a GPU that it brings the tensors to."""
+        states = problem.hidden_states
+        elsewhere = not states.is_cuda and runs_on(self.oracle) == "cuda" and torch.cuda.is_available()
+        return torch.device("cuda") if elsewhere else states.device
 
     def require(self, scenario: AnyScenario) -> None:
         """Raise `Declined` when the oracle cannot run here, or does not promise to answer `scenario`."""

@@ -77,7 +77,10 @@ class _Inside:
         self.device: torch.device = torch.device(f"cuda{index}" if kind == "cuda" else "cpu")
         self.oracle = oracle
         self.build = setup.build
-        self.process: InProcess = InProcess(oracle, setup.reference, device=str(self.device), name=setup.name)
+        by_size = setup.device is None and base.runs_on(oracle) == "cuda"
+        self.process: InProcess = InProcess(
+            oracle, setup.reference, device=str(self.device), by_size=by_size, name=setup.name
+        )
         self.sick = False
 
     def _share_of_a_device(self, sharers: int) -> Lease:

@@ -126,7 +126,7 @@ OPTIONS = (
         name="device",
         flag="--device",
         metavar="NAME",
-        help="Where tensors are made and the reference computes: cpu or cuda. [default: where the candidate runs]",
+        help="Where tensors are made and the reference computes: cpu or cuda. [default: where the candidate runs, small scenarios on the CPU]",
     ),
     OptionSpec(
         name="isolate",
@@ -139,7 +139,7 @@ OPTIONS = (
         name="workers",
         flag="--workers",
         metavar="N",
-        help="Processes for each isolated candidate. [default: one for four cores, at most 4, over all of pytest's]",
+        help="Processes for each isolated candidate. [default: one for two cores, at most 8, over all of pytest's]",
     ),
     OptionSpec(
         name="timeout",

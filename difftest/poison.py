@@ -45,23 +45,23 @@ class _FillUninitialised(TorchFunctionMode):
 
 
 @contextmanager
-def poisoned(byte: int, problem: Problem) -> Iterator[None]:
+def poisoned(byte: int, problem: Problem, device: torch.device) -> Iterator[None]:
     """While it lasts, uninitialised memory is full of `byte`.
 
     Certain for what `torch.empty` and its kin return to Python code. Likely, not certain, for what native code takes
     from the allocator: blocks of the sizes that an MoE layer needs are filled and freed just before.
     """
-    fill_free_memory(byte, problem)
+    fill_free_memory(byte, problem, device)
     with _FillUninitialised(byte):
         yield
 
 
-def fill_free_memory(byte: int, problem: Problem) -> None:
-    """Fill and free blocks of the sizes of the layer's output and intermediates, so that the allocator reuses them."""
+def fill_free_memory(byte: int, problem: Problem, device: torch.device) -> None:
+    """Fill and free blocks of the sizes of the layer's output and intermediates, so that the allocator of `device`
+    reuses them."""
     tokens, hidden, inner, top_k = problem.tokens, problem.hidden, problem.intermediate, problem.topk_ids.shape[1]
     elements = {tokens * hidden, tokens * top_k * hidden, tokens * top_k * 2 * inner, tokens * top_k * inner}
     sizes = sorted(size for size in {count * width for count in elements for width in (2, 4)} if size <= _LARGEST)
-    device = problem.hidden_states.device
     blocks = [torch.full((size,), byte, dtype=torch.uint8, device=device) for size in sizes for _ in range(_COPIES)]
     blocks.reverse()  # the smallest are freed last, and so are reused first
     del blocks

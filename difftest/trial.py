@@ -27,11 +27,16 @@ from oracles.base import AnyOracle
 from oracles.reference import Reference
 from oracles.router_problem import RouterProblem
 from strategies.plain import AnyScenario
+from strategies.scenario import Scenario
 
 _log = logging.getLogger(__name__)
 
 STEPS = ("process", "unsupported", "prepare", "call", "inputs", "no_local_expert", "reference")
 """What `Outcome.check` may be besides a check of `difftest.checks`: these always run."""
+
+SMALL = 1 << 21
+"""Products of an expert's first GEMM, over all (token, slot) pairs, up to which a core is about as quick as a GPU with
+the reference: there it is some thousand launches, whatever the size, and the processes that share a GPU take turns."""
 
 REDRAWS = 3
 """A sharp-only breach becomes a finding when it repeats on so many redraws (docs/enclosures.md)."""
@@ -57,12 +62,21 @@ class InProcess:
     ahead = 0
 
     def __init__(
-        self, candidate: AnyOracle | str, reference: AnyOracle | str, *, device: str = "cpu", name: str | None = None
+        self,
+        candidate: AnyOracle | str,
+        reference: AnyOracle | str,
+        *,
+        device: str = "cpu",
+        by_size: bool = False,
+        name: str | None = None,
     ) -> None:
-        """name: the candidate's in outcomes, where it is not its own. Raises `OracleNotFound` for an unknown spec."""
+        """device: where tensors are made and the reference computes. by_size: small scenarios are made and enclosed on
+        the CPU whatever `device` is, for a candidate that brings its tensors to a GPU. name: the candidate's in
+        outcomes, where it is not its own. Raises `OracleNotFound` for an unknown spec."""
         self.spans = Spans()
         self.tally: Counter[tuple[str, str]] = Counter()
         self._device = torch.device(device)
+        self._by_size = by_size
         self._candidate = self._guarded(candidate, name=name)
         other = self._guarded(reference, "reference")
         self.candidate, self.reference = self._candidate.name, other.name
@@ -124,6 +138,10 @@ class InProcess:
             return False
         return True
 
+    def _place(self, scenario: AnyScenario) -> torch.device:
+        small = isinstance(scenario, Scenario) and _products(scenario) <= SMALL
+        return torch.device("cpu") if self._by_size and small else self._device
+
     def ask(self, scenario: AnyScenario) -> tuple[AnySubject, Breach | None]:
         """The candidate's answer to `scenario`, and a breach when it wrote to its inputs.
 
@@ -133,7 +151,7 @@ class InProcess:
         if self._other is not None:
             self._other.require(scenario)
         with self.spans.measure("materialise"):
-            problem = build(scenario, self._device)
+            problem = build(scenario, self._place(scenario))
         before = variants.clone_tensors(problem)
         prepared = self._candidate.prepare(problem)
         output = self._candidate.call(prepared, problem)
@@ -145,6 +163,11 @@ class InProcess:
         if isinstance(problem, RouterProblem):
             return RouterSubject(self._candidate, problem, prepared, output, self.spans), breach
         return Subject(self._candidate, self._other, problem, prepared, output, self.spans), breach
+
+
+def _products(scenario: Scenario) -> int:
+    shape = scenario.shape
+    return shape.tokens * shape.top_k * shape.hidden * scenario.intermediate_local // scenario.parallel.ep_size
 
 
 class _Trial:

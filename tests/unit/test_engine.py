@@ -13,12 +13,13 @@ from fakes import Change, Fake
 
 import difftest
 import difftest.engine
+from difftest import trial
 from difftest.checks import CHECKS
 from difftest.engine import Engine
 from difftest.guard import without_digits
 from difftest.journal import Journal
 from difftest.outcome import Outcome, Verdict
-from difftest.trial import Done
+from difftest.trial import Done, InProcess
 from oracles.base import OracleNotFound
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import Prepared
@@ -403,3 +404,18 @@ def test_a_rank_is_judged_by_its_own_enclosure() -> None:
         return Fake()(Fake().prepare(whole))
 
     assert Engine(Fake(all_ranks)).check(scenario, checks=()).kind == "impossible"
+
+
+def test_small_scenarios_of_a_gpu_candidate_are_judged_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A larger one is made where the candidate runs. There is no such place here: what is asked for is noted."""
+    asked: list[str] = []
+
+    def made(scenario: Scenario, device: torch.device) -> Problem:
+        asked.append(device.type)
+        return build(scenario)
+
+    monkeypatch.setattr(trial, "build", made)
+    process = InProcess(Fake(), "reference", device="meta", by_size=True)
+    outcomes = [process.run(Scenario(shape=Shape(tokens=tokens)), ()) for tokens in (1, 1 << 12)]
+    assert asked == ["cpu", "meta"]
+    assert {outcome.verdict for outcome in outcomes} == {Verdict.AGREES}
