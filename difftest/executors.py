@@ -26,8 +26,8 @@ class Isolation:
     """How candidates are isolated.
 
     all: every one of them is. device: where tensors are made and the reference computes, "cpu" or "cuda"; None for
-    where the candidate runs, but for small scenarios. timeout: seconds for a case. workers: processes for each candidate. drivers: processes
-    like this one in the run, which share the devices.
+    where the candidate runs, but for small scenarios. timeout: seconds for a case. workers: processes for each
+    candidate. drivers: processes like this one in the run, which share the devices.
     """
 
     all: bool = False

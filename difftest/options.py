@@ -126,7 +126,8 @@ OPTIONS = (
         name="device",
         flag="--device",
         metavar="NAME",
-        help="Where tensors are made and the reference computes: cpu or cuda. [default: where the candidate runs, small scenarios on the CPU]",
+        help="Where tensors are made and the reference computes: cpu or cuda. [default: where the candidate runs, but "
+        "small scenarios on the CPU]",
     ),
     OptionSpec(
         name="isolate",
