@@ -68,7 +68,8 @@ def default_each(scenario: Scenario) -> Iterator[Scenario]:
     for exponent in smaller(abs(scenario.values.x_exponent), 0):
         yield from changed(scenario, values={"x_exponent": sign * exponent})
     for field, least in (("padding", 0), ("repeats", 1), ("tactic", 0), ("poison", 0)):
-        for number in smaller(getattr(scenario.execution, field) or 0, least):
+        value = getattr(scenario.execution, field) or 0
+        for number in dict.fromkeys((*range(least, min(value, least + 2)), *smaller(value, least))):
             yield from changed(scenario, execution={field: number})
 
 

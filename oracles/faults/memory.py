@@ -118,7 +118,7 @@ class IdsModified(Twin):
 
     def launch(self, prepared: Prepared, problem: Problem, output: Tensor) -> None:
         super().launch(prepared, problem, output)
-        problem.topk_ids.sub_(problem.first_expert).clamp_(min=-1)
+        problem.topk_ids.sub_((problem.topk_ids >= problem.first_expert) * problem.first_expert)
 
 
 @fault("memory", "sglang#4727, Liger-Kernel#1296: offsets overflow; here a word is 12 bits")
