@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from difftest import describe
+from difftest.coverage import Coverage
 from difftest.events import Event, RunFinished, RunInterrupted, RunStarted, ScenarioFinished
 from difftest.files import write_whole
 from difftest.findings import Finding, Summary
@@ -105,6 +106,8 @@ class Page:
             histograms={name: self._histogram(name) for name in candidates},
             axes=self._axes(candidates),
             findings=[_finding(finding, self._options) for finding in summary.findings],
+            agreement=describe.pair_lines(summary.pairs)[1:],
+            coverage=_coverage(summary.coverage),
             environment=_environment(),
         )
 
@@ -141,10 +144,27 @@ def _finding(finding: Finding, options: Options) -> dict[str, Any]:
         "element": None if smallest.worst is None else describe.element_line(smallest.worst, smallest.kind),
         "heat": smallest.heat,
         "explanation": None if finding.explanation is None else str(finding.explanation),
+        "votes": None if finding.votes is None else describe.votes_line(finding.votes),
         "seen": finding.seen,
         "runs": finding.shrink_runs_hypothesis + finding.shrink_runs_reducer,
         "command": describe.short_finding_lines(finding, options)[-1].strip().removeprefix("Reproduce with: "),
     }
+
+
+def _coverage(coverage: Coverage) -> dict[str, Any]:
+    """What was drawn: scenarios by axis and value, and for each two axes how many of their pairs of values met."""
+    values: dict[str, dict[str, int]] = defaultdict(dict)
+    for (axis, value), count in coverage.values.items():
+        values[axis][value] = count
+    possible = Counter((first[0], second[0]) for first, second in coverage.possible_pairs)
+    met = Counter((first[0], second[0]) for first, second in coverage.pairs & coverage.possible_pairs)
+    axes = list(values)
+    rows = [
+        {"axis": axis, "cells": [met[other, axis] / possible[other, axis] for other in axes[:place]]}
+        for place, axis in enumerate(axes)
+        if place and all(possible[other, axis] for other in axes[:place])
+    ]
+    return {"lines": describe.coverage_lines(coverage), "values": values, "axes": axes, "rows": rows}
 
 
 def _environment() -> dict[str, str]:
