@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,6 +72,8 @@ class Answers:
     def shows(self, bucket: Bucket) -> bool:
         """Whether the finding of the bucket is there; the oracle and, of values and of what was raised, the kind may
         be others."""
+        if bucket.verdict is Verdict.NONDETERMINISTIC:
+            return self.is_race
         if bucket.verdict is Verdict.DIVERGES and bucket.kind in VALUE_KINDS:
             return bucket.check in self.diverges
         kind = bucket.kind if bucket.verdict is Verdict.DIVERGES else ""
@@ -145,7 +146,11 @@ class _Recorder:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._oracle, name)
-        return _unwrapped(value) if name == "run_into" else value
+        if name == "run_into":
+            return lambda prepared, output: value(prepared[1], output)
+        if name == "replay":
+            return lambda prepared, problem: self._kept(problem, value(prepared[1], problem))
+        return value
 
     def unsupported(self, scenario: Scenario) -> str | None:
         return self._oracle.unsupported(scenario)
@@ -155,11 +160,9 @@ class _Recorder:
 
     def __call__(self, prepared: tuple[Problem, Any]) -> torch.Tensor:
         problem, inner = prepared
-        output = self._oracle(inner)
+        return self._kept(problem, self._oracle(inner))
+
+    def _kept(self, problem: Problem, output: torch.Tensor) -> torch.Tensor:
         if isinstance(output, torch.Tensor):
             self.exchanges.append(Exchange(problem, output.clone()))
         return output
-
-
-def _unwrapped(run_into: Callable[[Any, torch.Tensor], object]) -> Callable[[Any, torch.Tensor], object]:
-    return lambda prepared, output: run_into(prepared[1], output)

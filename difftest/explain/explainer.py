@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from difftest.compare import wrong
 from difftest.explain.answers import Answers, NotAsked, ask
-from difftest.explain.badset import describe, is_range_of_columns
+from difftest.explain.badset import Wrong, describe, is_range_of_columns
 from difftest.explain.explanation import Explanation
 from difftest.explain.further import drawn, near
 from difftest.explain.hypotheses import Standing, differ, hypotheses, likeliest
@@ -73,8 +73,9 @@ class Explainer:
         mine = self._ask(_layer(smallest), smallest)
         if mine is None or not mine.shows(smallest.bucket):
             return Explanation(needs=words, suspected="execution", reproduced=False)
-        guesses = hypotheses(mine, smallest.bucket, self._faults, self._device)
-        fits = ((guess, guess.fit(mine, smallest.bucket)) for guess in guesses)
+        bucket = dataclasses.replace(smallest.bucket, check=_check(smallest))
+        guesses = hypotheses(mine, bucket, self._faults, self._device)
+        fits = ((guess, guess.fit(mine, bucket)) for guess in guesses)
         standings = [Standing(guess, fit) for guess, fit in fits if fit is not None]
         seen, asked = self._try(standings, smallest, worst)
         standings.sort(key=lambda standing: standing.rank)
@@ -105,7 +106,7 @@ class Explainer:
                 continue
             asked += 1
             for standing in standings:
-                says = standing.hypothesis.says(other, smallest.check)
+                says = standing.hypothesis.says(other, _check(smallest))
                 standing.confirmed += other.is_wrong and says
                 standing.contradicted += not says
             seen += [other] if other.is_wrong else []
@@ -117,7 +118,7 @@ class Explainer:
             repeats = max(scenario.execution.repeats, RACE_REPEATS)
             scenario = dataclasses.replace(scenario, execution=dataclasses.replace(scenario.execution, repeats=repeats))
         try:
-            return ask(self._candidate, scenario, finding.check, device=self._device)
+            return ask(self._candidate, scenario, _check(finding), device=self._device)
         except NotAsked:
             return None
 
@@ -150,9 +151,8 @@ class Explainer:
 
     def _bad_set(self, seen: list[Answers], clues: Clues) -> str:
         """Where the breach is, in the words that hold in most of what the candidate was asked, and what it is like."""
-        first = [(answers.exchanges[0], answers.enclosed(0)) for answers in seen if answers.exchanges]
-        looked = [(wrong(exchange.output, right), right, exchange.problem) for exchange, right in first]
-        parts = [describe([one for one in looked if bool(one[0].any())])]
+        looked = [found for answers in seen if (found := _first_wrong(answers)) is not None]
+        parts = [describe(looked)]
         if clues.related is not None:
             parts.append(f"the wrong values are {clues.related.words}")
         if clues.nan_padding:
@@ -160,9 +160,29 @@ class Explainer:
         return "; ".join(part for part in parts if part)
 
 
+LOOKED_AT = 8
+"""Answers of one check in which something wrong is looked for."""
+
+
+def _first_wrong(answers: Answers) -> Wrong | None:
+    """The first answer that is wrong; a check may ask several, and compare a right one with it."""
+    for position, exchange in enumerate(answers.exchanges[:LOOKED_AT]):
+        right = answers.enclosed(position)
+        bad = wrong(exchange.output, right)
+        if bool(bad.any()):
+            return bad, right, exchange.problem
+    return None
+
+
 def _relation(mine: Answers) -> Relation | None:
     exchange = mine.exchanges[0]
     return relation(exchange.output, mine.wrong(0), mine.enclosed(0), exchange.problem)
+
+
+def _check(finding: Outcome) -> str:
+    """The check that shows it. Answers that change are seen by comparing them with each other."""
+    race = finding.verdict is Verdict.NONDETERMINISTIC
+    return "determinism" if race and finding.check == "reference" else finding.check
 
 
 def _layer(outcome: Outcome) -> Scenario:

@@ -28,6 +28,9 @@ _BY_CHECK = {
     "split": "execution",
     "permute": "execution",
     "pad": "execution",
+    "pdl": "execution",
+    "replay": "execution",
+    "replay_eager": "execution",
 }
 """What each check is about. That of weights of absent experts, and of masked slots, fills them with NaN."""
 

@@ -14,6 +14,8 @@ import pytest
 from difftest.cli import main
 
 SCRUBBED = (
+    (r"asked          \d+ further scenarios?", "asked          N further scenarios"),
+    (r"so in \d+ of \d+ further scenarios", "so in N of N further scenarios"),
     (r"use one of .*, module:attribute", "use one of ORACLES, module:attribute"),
     (r"-[0-9a-f]{8}\.case\.json", "-DIGEST.case.json"),
     (r"(found: .* in check 'reference'): .*", r"\1: DETAIL"),

@@ -19,6 +19,7 @@ ENDS = {
     "difftest run --candidate mine.py:Mine": 1,
     "difftest replay cases": 0,
     "difftest report": 0,
+    "difftest explain": 0,
     "python upstream/repro.py": 1,
     "difftest cases": 0,
 }
@@ -42,7 +43,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
     (tmp_path / "ledger").mkdir()
     shutil.copy(known, tmp_path / "ledger" / "ggml-repacked.case.json")
     told = commands(page)
-    assert len(told) == 8
+    assert len(told) == 9
     for command in told:
         program, *arguments = command.split()
         run = [sys.executable, *(["-m", "difftest"] if program == "difftest" else []), *arguments]

@@ -6,7 +6,8 @@ import re
 import pytest
 import torch
 
-from difftest.compare import Judgement, judge, malformed, not_equal, pair, twice
+from difftest.compare import Judgement, judge, malformed, not_equal, pair, twice, wrong
+from difftest.outcome import Worst
 from oracles.enclosure import ANY, FINITE, LAMBDA, NAN, NEG_INF, POS_INF, RADIUS_MODEL, Enclosure
 from oracles.numerics import Accumulator, Numerics
 
@@ -227,3 +228,54 @@ def test_bit_equality() -> None:
     assert difference([math.nan], [1.0]) is not None
     assert difference([math.inf], [-math.inf]) is not None
     assert difference([1.0], [1.0]) is None
+
+
+def bits(*values: float) -> torch.Tensor:
+    return torch.tensor([values], dtype=torch.bfloat16)
+
+
+def test_what_is_told_of_bits_that_differ() -> None:
+    breach = not_equal(bits(1.0, 2.0, 4.0), bits(1.0, 3.0, 2.0))
+    assert breach is not None
+    assert (breach.kind, breach.rate) == ("not_bit_equal", None)
+    assert breach.detail == "2 of 3 elements differ, first [0, 1]: 2.0 instead of 3.0"
+    assert breach.worst == Worst(token=0, column=1, got=2.0, center=3.0, hard=(3.0, 3.0), sharp=(3.0, 3.0), radius=0.0)
+    assert breach.heat is not None
+
+
+def test_the_sign_of_a_zero_counts_on_request_alone() -> None:
+    plus, minus = bits(0.0, 1.0), bits(-0.0, 1.0)
+    assert not_equal(plus, minus) is None
+    assert not_equal(plus, minus, signed_zero=True) is not None
+    assert not_equal(plus, plus, signed_zero=True) is None
+    assert not_equal(bits(0.0, 2.0), bits(0.0, 3.0), signed_zero=True) is not None  # other differences still count
+
+
+def test_a_nan_of_another_sign_is_the_same_nan() -> None:
+    one = torch.tensor([[0x7FC0]], dtype=torch.int16).view(torch.bfloat16)
+    other = torch.tensor([[-0x0040]], dtype=torch.int16).view(torch.bfloat16)
+    assert other.isnan().all()
+    assert not_equal(one, other, signed_zero=True) is None
+
+
+def test_what_is_not_comparable_allows_anything_with_a_radius_of_zero() -> None:
+    """Of two answers: the second one not finite, the first one's value not certain, the second one's not."""
+    first = enclosure([[1.0, 1.0, 1.0, 1.0]], hard=0.5, sharp=0.25, kinds=[[FINITE, ANY, FINITE, FINITE]])
+    second = enclosure([[1.0, 1.0, 1.0, 1.0]], hard=0.5, sharp=0.25, kinds=[[FINITE, FINITE, ANY, FINITE]])
+    allowed = pair(first, bits(math.nan, 1.0, 1.0, 1.0), second)
+    assert allowed.kinds.tolist() == [[ANY, ANY, ANY, FINITE]]
+    assert allowed.kinds.dtype == torch.uint8
+    assert allowed.hard[0, :3].tolist() == allowed.sharp[0, :3].tolist() == [0.0] * 3
+    assert allowed.hard[0, 3] >= 1.0
+    assert 0.5 <= allowed.sharp[0, 3] < 0.6
+
+
+def test_wrong_elements_are_those_of_all_breaches() -> None:
+    allowed = enclosure(
+        [[1.0, 1.0, 1.0, 1.0, 0.0, 1.0]],
+        hard=0.5,
+        sharp=0.25,
+        kinds=[[FINITE, FINITE, FINITE, FINITE, NAN, ANY]],
+    )
+    output = bits(1.25, 1.375, 2.0, math.inf, 0.0, 9.0)  # inside, implausible, impossible, lost, kept, anything
+    assert wrong(output, allowed).tolist() == [[False, True, True, True, True, False]]
