@@ -8,7 +8,7 @@ from typing import Any
 
 from strategies.capability import Capability
 from strategies.draw.change import Change
-from strategies.draw.departure import Departure
+from strategies.draw.departure import Departure, in_one_row
 from strategies.draw.routing import RuleByPlace, routing
 from strategies.draw.routing_edits import SlotDraft
 from strategies.draw.sizes import SizesDraft
@@ -28,7 +28,10 @@ from strategies.scenario import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """Every choice of a scenario, the sizes first and the departures last, as a shrinker should meet them."""
+    """Every choice of a scenario, the sizes first and the departures last, as a shrinker should meet them.
+
+    one_row: the edits of tokens all fall into one row, where two of them may meet.
+    """
 
     sizes: SizesDraft
     activation: Activation
@@ -39,6 +42,7 @@ class Draft:
     value_rule: ValueRule
     scaling: Scaling
     seed: int
+    one_row: bool
     departures: list[Departure]
 
     def fit(self, capability: Capability) -> Scenario:
@@ -52,13 +56,14 @@ class Draft:
             if capability.biases:
                 changed["layer"]["biases"] = model.biases
             changed["layer"]["routed_scaling_factor"] = model.routed_scaling_factor
-        for departure in self.departures:
+        departures = in_one_row(self.departures) if self.one_row else self.departures
+        for departure in departures:
             if isinstance(departure, Change):
                 changed[departure.part].update(departure.fields)
         layer = Layer(**changed["layer"])
         sizes = self.sizes.fit(capability, layer.moe_tp_size)
-        slots = (departure.fit(sizes.shape) for departure in self.departures if isinstance(departure, SlotDraft))
-        elements = (departure.fit(sizes) for departure in self.departures if isinstance(departure, ElementDraft))
+        slots = (departure.fit(sizes.shape) for departure in departures if isinstance(departure, SlotDraft))
+        elements = (departure.fit(sizes) for departure in departures if isinstance(departure, ElementDraft))
         value_edits = tuple(edit for edits in elements for edit in edits)
         scale_low, scale_high = self.scaling.scale_bytes(self.value_rule, sizes.shape.hidden)
         return Scenario(

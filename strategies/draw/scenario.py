@@ -17,7 +17,7 @@ from strategies.draw.execution import executions
 from strategies.draw.routing import ROUTING_RULES
 from strategies.draw.sizes import sizes_drafts
 from strategies.draw.values import VALUE_RULES, scalings
-from strategies.draw.weighted import restricted
+from strategies.draw.weighted import restricted, weighted
 from strategies.profile import PROFILES
 from strategies.scenario import OutputDtype, Precision, Scenario
 
@@ -52,6 +52,7 @@ def scenarios(capability: Capability = _DEFAULT, *, profile: str = "default") ->
         value_rule=VALUE_RULES,
         scaling=scalings(capability),
         seed=_SEEDS,
+        one_row=weighted((False, 2), (True, 1)),
         departures=departures(capability),
     )
     return unmutated(drafts).map(lambda draft: draft.fit(capability))
