@@ -30,7 +30,7 @@ from tolerances import TOLERANCES, passed
 from difftest.compare import judge, not_equal
 from difftest.engine import Engine
 from difftest.trial import InProcess
-from oracles.faults import FAULTS, KINDS, Twin
+from oracles.faults import FAULTS, KINDS, UNSEEN_FAULTS, Twin
 from oracles.problem import build
 from oracles.reference import enclose
 from strategies import (
@@ -52,6 +52,7 @@ from strategies import (
     Values,
 )
 
+KNOWN = {**FAULTS, **UNSEEN_FAULTS}
 BUDGET = 2000
 CAUGHT, MEDIAN = 0.98, 60
 
@@ -69,7 +70,7 @@ def detect_seed(seed: int, names: list[str], budget: int, compared: int) -> dict
     """By fault: `caught` after so many scenarios (None: never), by which `check`, and the same by fixed tolerances in
     the first `compared` scenarios."""
     found: dict[str, dict[str, Any]] = {name: {"caught": None, "check": None, "tolerances": {}} for name in names}
-    oracles = {name: FAULTS[name].oracle() for name in names}
+    oracles = {name: KNOWN[name].oracle() for name in names}
     twin, number = Twin(), 0
     with shared_answers() as shared:
         engines = {n: Engine(oracle, executor=InProcess(oracle, "reference")) for n, oracle in oracles.items()}
@@ -93,7 +94,7 @@ def detect_seed(seed: int, names: list[str], budget: int, compared: int) -> dict
             assert right is not None
             usual = passed(right, enclosure)  # one that the right answer fails says nothing
             for name in names:
-                got = answer(FAULTS[name].oracle(), problem)
+                got = answer(KNOWN[name].oracle(), problem)
                 for tolerance in usual if got is None else usual - passed(got, enclosure):
                     found[name]["tolerances"].setdefault(tolerance, number)
 
@@ -109,7 +110,7 @@ def fixed_faults(names: list[str]) -> dict[str, list[str]]:
             problem = build(scenario)
             enclosure = enclose(problem, Twin.numerics)
             for name in names:
-                got = answer(FAULTS[name].oracle(), problem)
+                got = answer(KNOWN[name].oracle(), problem)
                 if got is None:
                     found[name] |= {*TOLERANCES, "enclosure"}
                     continue
@@ -120,7 +121,7 @@ def fixed_faults(names: list[str]) -> dict[str, list[str]]:
 
 
 def detect(options: argparse.Namespace) -> int:
-    names = options.fault or list(FAULTS)
+    names = options.fault or list(UNSEEN_FAULTS if options.unseen else FAULTS)
     results = Results(
         options.results, {"budget": options.budget, "compared": options.compared, "drawn": _fingerprint()}
     )
@@ -158,11 +159,11 @@ def report_detection(names: list[str], seeds: list[Mapping[str, Any]], fixed: Ma
         after = [seed[name]["caught"] for seed in seeds]
         caught = [number for number in after if number is not None]
         median = statistics.median(number or math.inf for number in after)
-        rows[FAULTS[name].kind].append((name, len(caught), median))
+        rows[KNOWN[name].kind].append((name, len(caught), median))
         by = Counter(seed[name]["check"] for seed in seeds if seed[name]["check"])
         how = ", ".join(f"{check} {count}" for check, count in by.most_common(2))
         most = max(caught, default=0)
-        print(f"{name:<40} {FAULTS[name].kind:<11} {len(caught):>3}/{len(seeds):<3} {median:>6.4g} {most:>5}  {how}")
+        print(f"{name:<40} {KNOWN[name].kind:<11} {len(caught):>3}/{len(seeds):<3} {median:>6.4g} {most:>5}  {how}")
     columns = [*TOLERANCES, "12x0.1", "12xencl"]
     print(f"\n{'class':<11} {'faults':>6} {'all seeds':>9} {'median':>6}  " + " ".join(f"{c:>8}" for c in columns))
     good = True
@@ -271,7 +272,7 @@ def differing(seed: int, names: list[str], count: int) -> dict[str, int]:
             problem = build(evenly(source))
             right = answer(twin, problem)
             for name in names:
-                got = answer(FAULTS[name].oracle(), problem)
+                got = answer(KNOWN[name].oracle(), problem)
                 assert right is not None
                 found[name] += got is None or not_equal(got, right) is not None
     return found
@@ -287,7 +288,7 @@ def rare(options: argparse.Namespace) -> int:
     for name in names:
         percent = totals[name] / (8 * share)
         common += percent >= 0.01
-        print(f"{name:<40} {percent:>7.2%}  {' and '.join(FAULTS[name].meets)}")
+        print(f"{name:<40} {percent:>7.2%}  {' and '.join(KNOWN[name].meets)}")
     print(f"{len(names) - common} of {len(names)} faults answer otherwise in under 1 % of {8 * share} even draws")
     return 1 if common else 0
 
@@ -302,6 +303,7 @@ def main() -> int:
     detecting.add_argument("--budget", type=int, default=BUDGET, help=f"scenarios of a seed [default: {BUDGET}]")
     detecting.add_argument("--compared", type=int, default=40, help="scenarios for fixed tolerances [default: 40]")
     detecting.add_argument("--results", type=Path, default=Path("detection.json"), help="[default: detection.json]")
+    detecting.add_argument("--unseen", action="store_true", help="`oracles.faults.unseen` and not the library's")
     detecting.set_defaults(run=detect)
     drawing = modes.add_parser("rare", help="how rarely evenly drawn scenarios show them")
     drawing.add_argument("--count", type=int, default=4000, help="even draws [default: 4000]")

@@ -151,7 +151,7 @@ def find(spec: str) -> AnyOracle:
 
 def _fault(spec: str, name: str) -> Oracle:
     package = importlib.import_module("oracles.faults")  # it imports this module
-    faults = {**package.FAULTS, **package.SM120_FAULTS}
+    faults = {**package.FAULTS, **package.SM120_FAULTS, **package.UNSEEN_FAULTS}
     if name not in faults:
         close = difflib.get_close_matches(name, faults) or list(faults)[:3]
         raise OracleNotFound(

@@ -13,6 +13,7 @@ from oracles.faults import activation, execution, layout, memory, non_finite, nu
 from oracles.faults.fault import KINDS, REGISTERED, Fault, Kind
 from oracles.faults.sm120 import SM120_FAULTS
 from oracles.faults.twin import Twin
+from oracles.faults.unseen import UNSEEN_FAULTS
 
 FAULTS: Mapping[str, Fault] = MappingProxyType(REGISTERED)
 """Every fault by name, class by class."""
@@ -21,6 +22,7 @@ __all__ = [
     "FAULTS",
     "KINDS",
     "SM120_FAULTS",
+    "UNSEEN_FAULTS",
     "Fault",
     "Kind",
     "Twin",
