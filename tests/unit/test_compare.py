@@ -279,3 +279,95 @@ def test_wrong_elements_are_those_of_all_breaches() -> None:
     )
     output = bits(1.25, 1.375, 2.0, math.inf, 0.0, 9.0)  # inside, implausible, impossible, lost, kept, anything
     assert wrong(output, allowed).tolist() == [[False, True, True, True, True, False]]
+
+
+@pytest.mark.parametrize(
+    ("output", "allowed", "kind", "detail", "radius", "heat"),
+    [
+        (
+            [[math.nan, 4.0], [4.0, 4.0]],
+            enclosure([[4.0, 4.0], [4.0, 4.0]]),
+            "must_be_finite",
+            "1 of 4 elements in 1 of 2 rows are not finite: [0, 0] = nan, expected 4",
+            0.0,
+            ("#.", ".."),
+        ),
+        (
+            [[4.0, 4.0]],
+            enclosure([[0.0, 4.0]], kinds=[[POS_INF | NEG_INF, FINITE]]),
+            "must_be_nonfinite",
+            "1 of 2 elements in 1 of 1 rows hide a non-finite value: [0, 0] = 4, expected NaN or infinity",
+            0.0,
+            ("#.",),
+        ),
+        (
+            [[4.0, 4.0]],
+            enclosure([[0.0, 4.0]], kinds=[[NAN, FINITE]]),
+            "must_be_nonfinite",
+            "1 of 2 elements in 1 of 1 rows hide a non-finite value: [0, 0] = 4, expected NaN",
+            0.0,
+            ("#.",),
+        ),
+        (
+            [[0.5, 0.25]],
+            enclosure([[0.25, 0.25]]),
+            "impossible",
+            "1 of 2 elements in 1 of 1 rows are impossible: [0, 0] = 0.5, expected exactly 0.25, "
+            "off by 0.25 (1 of rms)",
+            0.0,
+            ("7.",),
+        ),
+        (
+            [[0.5, 0.25]],
+            enclosure([[0.25, 0.25]], hard=0.0625, sharp=0.03125),
+            "impossible",
+            "1 of 2 elements in 1 of 1 rows are impossible: [0, 0] = 0.5, expected 0.25 +- 0.0625, "
+            "off by 0.25 (1 of rms), 4 radii",
+            0.0625,
+            ("6.",),
+        ),
+        (
+            [[0.3125, 0.25]],
+            enclosure([[0.25, 0.25]], hard=0.125, sharp=0.03125),
+            "implausible",
+            "1 of 2 elements in 1 of 1 rows are implausible: [0, 0] = 0.3125, expected 0.25 +- 0.0312, "
+            "off by 0.0625 (0.25 of rms), 2 radii, not calibrated",
+            0.03125,
+            ("6.",),
+        ),
+        (
+            [[0.5]],
+            enclosure([[0.0]]),
+            "impossible",
+            "1 of 1 elements in 1 of 1 rows are impossible: [0, 0] = 0.5, expected exactly 0, off by 0.5",
+            0.0,
+            ("6",),
+        ),
+    ],
+)
+def test_what_is_told_of_a_breach(output, allowed, kind, detail, radius, heat) -> None:
+    (breach,) = judged(output, allowed).breaches
+    assert (breach.kind, breach.detail, breach.heat) == (kind, detail, heat)
+    assert breach.worst is not None
+    assert (breach.worst.token, breach.worst.column, breach.worst.radius) == (0, 0, radius)
+
+
+def test_statistics_of_a_single_element() -> None:
+    stats = judged([[1.5]], enclosure([[1.0]], hard=0.75, sharp=0.625)).stats
+    assert (stats.elements, stats.compared, stats.exact, stats.mismatches) == (1, 1, 0, 0)
+    assert (stats.median_ratio, stats.max_ratio) == (0.8, 0.8)
+    assert stats.median_ratio_hard == stats.max_ratio_hard == pytest.approx(2 / 3)
+    assert (stats.rms, stats.mean_radius) == (1.0, 0.625)
+
+
+def test_there_is_no_ratio_where_all_is_exact() -> None:
+    stats = judged([[1.0, 2.0]], enclosure([[1.0, 2.0]])).stats
+    assert (stats.median_ratio, stats.max_ratio, stats.median_ratio_hard, stats.max_ratio_hard) == (None,) * 4
+
+
+def test_the_worst_implausible_value_is_the_one_furthest_outside() -> None:
+    """Not the one with the largest radius, though error and radius sum to more there."""
+    allowed = enclosure([[1.0, 1.0]], hard=9.0, sharp=[[0.25, 2.0]])
+    worst = judged([[2.0, 3.25]], allowed).breaches[0].worst
+    assert worst is not None
+    assert worst.column == 0
