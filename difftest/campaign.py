@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from difftest.outcome import Verdict
 from difftest.stream import Stream
 from oracles.base import AnyCapability, missing_of
 from oracles.reference import Reference
-from strategies import router_scenarios, scenarios
+from strategies import recordings, router_scenarios, scenarios
 from strategies.capability import Capability
 from strategies.plain import AnyScenario
 from strategies.router_capability import RouterCapability
@@ -54,24 +54,28 @@ def run(options: Options, emit: Handler, shards: Iterable[int] | None = None) ->
     """
     with _campaign(options, emit, Claims()) as campaign:
         chosen = list(range(shards_of(options.examples)) if shards is None else shards)
-        emit(
-            events.RunStarted(
-                options=options, candidates=tuple(campaign.judges), missing=campaign.missing, shards=len(chosen)
-            )
-        )
-        try:
+
+        def work() -> None:
             campaign.replay_ledger()
             campaign.recover()
             for shard in chosen:
                 campaign.generate(shard)
             campaign.shrink()
-        except KeyboardInterrupt:
-            campaign.harvest.end_unshrunk()
-            emit(events.RunInterrupted(summary=campaign.summary()))
-            raise
-        summary = campaign.summary()
-        emit(events.RunFinished(summary=summary))
-        return summary
+
+        return campaign.report(work, shards=len(chosen))
+
+
+def judge(options: Options, scenario: AnyScenario, emit: Handler) -> Summary:
+    """Judge a scenario that was not drawn, and shrink what it shows. The ledger is not asked: a user who imports a call
+    wants to know of this one. Raises as `run` does."""
+    with _campaign(options, emit, Claims(), known=()) as campaign:
+
+        def work() -> None:
+            campaign.recover()
+            campaign.judge(scenario)
+            campaign.shrink()
+
+        return campaign.report(work, shards=0)
 
 
 def run_shard(
@@ -99,6 +103,8 @@ def run_shard(
 def journal_folder(options: Options) -> Path:
     """Where the processes of campaigns with these oracles and this ledger keep their journals, for the next to find."""
     about = (str(options.cases.absolute()), options.reference, *options.candidates)
+    if options.imported is not None:  # which its cases are made of
+        about = (*about, recordings.digest_of(options.imported))
     digest = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / digest
 
@@ -132,9 +138,10 @@ def _campaign(
 
 @dataclass(frozen=True)
 class _Running:
-    """A scenario that was handed over. started: on the monotonic clock. pending: by candidate, in their order."""
+    """A scenario that was handed over. shard: None for one that was not drawn. started: on the monotonic clock.
+    pending: by candidate, in their order."""
 
-    shard: int
+    shard: int | None
     scenario: AnyScenario
     started: float
     pending: tuple[Pending, ...]
@@ -250,7 +257,28 @@ class _Campaign:
                 self._finish(self._running.popleft())
         self._emit(events.ShardFinished(shard=shard, scenarios=self._scenarios - before))
 
-    def _begin(self, shard: int, scenario: AnyScenario) -> None:
+    def judge(self, scenario: AnyScenario) -> None:
+        """Judge a scenario that was not drawn."""
+        self._begin(None, scenario)
+        while self._running:
+            self._finish(self._running.popleft())
+
+    def report(self, work: Callable[[], None], *, shards: int) -> Summary:
+        """Do the work of a run, and tell of its start and its end."""
+        candidates = tuple(self.judges)
+        started = events.RunStarted(options=self._options, candidates=candidates, missing=self.missing, shards=shards)
+        self._emit(started)
+        try:
+            work()
+        except KeyboardInterrupt:
+            self.harvest.end_unshrunk()
+            self._emit(events.RunInterrupted(summary=self.summary()))
+            raise
+        summary = self.summary()
+        self._emit(events.RunFinished(summary=summary))
+        return summary
+
+    def _begin(self, shard: int | None, scenario: AnyScenario) -> None:
         """Hand the scenario over to every candidate, and wait for those that were handed over long ago.
 
         They end in the order in which they began, so that a seed finds the same first sightings however fast they are.
@@ -266,7 +294,7 @@ class _Campaign:
         outcomes = tuple(pending.result() for pending in running.pending)
         seconds = time.monotonic() - running.started
         self._scenarios += 1
-        if self._tally is not None and isinstance(scenario, Scenario):
+        if self._tally is not None and shard is not None and isinstance(scenario, Scenario):
             self._tally.take(scenario)
         for spec, outcome in zip(self.judges, outcomes, strict=True):
             self._verdicts[spec][outcome.verdict] += 1

@@ -14,12 +14,14 @@ from typing import Any, Self
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from difftest import environment
-from difftest.files import write_whole
+from difftest.files import copy_whole, write_whole
 from difftest.fingerprint import Fingerprint
 from difftest.outcome import Bucket, InvalidOutcome, Outcome
 from difftest.sequence import Step
+from strategies import recordings
 from strategies.plain import AnyScenario, InvalidScenario
 from strategies.reading import read
+from strategies.scenario import Scenario
 
 FORMAT_VERSION = 2
 """Version of the file's form. A reader refuses newer ones. Version 2 has `sequence`; a case without one is written as
@@ -110,6 +112,8 @@ class Case:
             raise InvalidCase(
                 f"worst = {self.worst.bucket}: must be one finding, of the outcome's bucket {self.bucket}"
             )
+        if len(self._recordings) > 1:
+            raise InvalidCase(f"worst.scenario.capture.digest: must be {self.recording}, that of the outcome")
         for name, versions in self.applies_to.packages.items():
             try:
                 SpecifierSet(versions)
@@ -129,6 +133,17 @@ class Case:
     @property
     def bucket(self) -> Bucket:
         return self.outcome.bucket
+
+    @property
+    def _recordings(self) -> list[str]:
+        scenarios = [self.scenario, self.worst.scenario, *(step.scenario for step in self.sequence)]
+        digests = [scenario.capture.digest for scenario in scenarios if isinstance(scenario, Scenario)]
+        return list(dict.fromkeys(filter(None, digests)))
+
+    @property
+    def recording(self) -> str | None:
+        """The digest of the recorded call that its scenarios take tensors from; None where they take none."""
+        return next(iter(self._recordings), None)
 
     def marked(self, status: Status | None, upstream: str | None) -> Case:
         """This case with another status or link; None leaves what is there."""
@@ -183,7 +198,8 @@ class Case:
 
 
 def load(path: Path) -> Case:
-    """Read a case file. Raises `InvalidCase`, naming file and field, when it is damaged, newer or not a case."""
+    """Read a case file; a recording that it needs is looked for beside it. Raises `InvalidCase`, naming file and field,
+    when it is damaged, newer or not a case."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -195,9 +211,12 @@ def load(path: Path) -> Case:
         what = "is empty" if not text.strip() else f"is not JSON, or is cut off, at line {error.lineno}: {error.msg}"
         raise InvalidCase(f"{path}: {what}") from None
     try:
-        return Case.from_json(data)
+        case = Case.from_json(data)
     except InvalidCase as error:
         raise InvalidCase(f"{path}: {error}") from None
+    if case.recording is not None:
+        recordings.add_folder(path.parent)
+    return case
 
 
 def paths(folder: Path) -> list[Path]:
@@ -219,22 +238,42 @@ def new_path(folder: Path, case: Case) -> Path:
     """A name in `folder` that no file has: the bucket's slug and the digest of the scenario."""
     stem = f"{case.bucket}-{case.scenario.digest}"
     path, number = folder / f"{stem}{SUFFIX}", 1
-    while path.exists():
+    while path.exists() or recording_path(path).exists():
         number += 1
         path = folder / f"{stem}-{number}{SUFFIX}"
     return path
 
 
 def save(case: Case, path: Path) -> None:
-    """Write `case` to `path`, whole or not at all: beside it first, flushed, then renamed.
+    """Write `case` to `path`, whole or not at all: beside it first, flushed, then renamed. Before that its recording is
+    copied beside it, as NAME.safetensors.
 
     Raises `CaseNotWritten`, and leaves what was at `path`.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if case.recording is not None:
+            _keep(case.recording, recording_path(path))
         write_whole(path, json.dumps(case.to_json(), indent=1) + "\n")
+    except CaseNotWritten:
+        raise
     except OSError as error:
         raise CaseNotWritten(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def recording_path(path: Path) -> Path:
+    """Where the recording of the case at `path` is kept."""
+    return path.with_name(path.name.removesuffix(SUFFIX) + recordings.SUFFIX)
+
+
+def _keep(digest: str, path: Path) -> None:
+    if path.is_file() and recordings.digest_of(path) == digest:
+        return
+    try:
+        source = recordings.find(digest)
+    except recordings.RecordingNotFound as error:
+        raise CaseNotWritten(f"{path}: cannot be written: {error}") from error
+    copy_whole(source, path)
 
 
 def _with_patches(installed: str | None, build: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import traceback
@@ -16,12 +17,14 @@ from rich.console import Console
 from difftest import cases, describe, preflight
 from difftest.environment import WorkerFailed
 from difftest.events import CaseExplained, CaseReplayed, Event, Handler
+from difftest.findings import Summary
 from difftest.gate.target import TARGETS
 from difftest.jsonl import JsonLines
 from difftest.options import OPTIONS, REFERENCE, InvalidOption, Options
 from difftest.page import Page
 from difftest.replay import Replay, ReplayStatus, replay
 from difftest.terminal import STATUS_STYLES, Terminal, print_lines, replay_line, replay_summary
+from strategies import recordings
 
 AGREE, FINDINGS, USAGE, MISSING = range(4)
 INTERNAL = 70
@@ -138,10 +141,15 @@ def run(**given: Any) -> int:
     preflight.check(options)
     from difftest import campaign  # imports torch
 
+    return _reported(options, lambda emit: campaign.run(options, emit))
+
+
+def _reported(options: Options, work: Callable[[Handler], Summary]) -> int:
+    """The exit code of a run, which is told of on the terminal and in the files that were asked for."""
     page = None if options.html is None else Page(options.html, options)
     with _json_lines(options.json) as lines, Terminal(options, Console()) as terminal:
         try:
-            summary = campaign.run(options, _to_all(terminal, lines, page))
+            summary = work(_to_all(terminal, lines, page))
         except KeyboardInterrupt:
             code, reason = INTERRUPTED, "interrupted; findings so far are saved and shown above"
         else:
@@ -151,6 +159,32 @@ def run(**given: Any) -> int:
                 code, reason = MISSING, "; ".join(idle)
     print_lines(Console(), [f"exit {code}: {reason}"])
     return _written_code(code, lines, page)
+
+
+@difftest.command(name="import", epilog=RUN_EXIT_CODES)
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@_options("candidate", "reference", "require", "cases", "device", "isolate", "workers", "timeout", "json", "html")
+def import_command(path: Path, **given: Any) -> int:
+    """Judge a recorded call: tensors that failed somewhere else, in a safetensors file with the canonical names.
+
+    A part of a call is enough: what is missing is drawn by a rule. A finding is shrunk, explained and saved as one of
+    `difftest run` is, with the recording beside its case.
+    """
+    options = dataclasses.replace(Options.parse({**given, "examples": 1, "seed": 0}), imported=path)
+    preflight.check(options)
+    preflight.check_layers(options)
+    from difftest import campaign, observed  # import torch
+    from oracles import recording
+
+    try:
+        recorded = recording.load(path)
+        scenario = recorded.whole(recordings.digest_of(path))
+    except recording.InvalidRecording as error:
+        raise click.UsageError(str(error)) from None
+    recordings.add_folder(path.parent)
+    if recorded.output is not None:
+        print_lines(Console(), observed.lines(recorded.output, scenario, options.candidates))
+    return _reported(options, lambda emit: campaign.judge(options, scenario, emit))
 
 
 def _json_lines(path: Path | None) -> AbstractContextManager[JsonLines | None]:
@@ -187,6 +221,8 @@ def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str 
     """
     files = _case_files(paths)
     preflight.check_required(require)
+    for path in files:  # before a process of a candidate starts
+        recordings.add_folder(path.parent)
     console, errors = Console(), Console(stderr=True)
     replays: list[Replay] = []
 
@@ -343,7 +379,10 @@ def explain_command(path: Path, json: str | None) -> int:
     from difftest.executors import Executors
 
     with _json_lines(Path(json) if json else None) as lines, Executors([case.candidate]) as executors:
-        explanation = executors.of(case.candidate, case.outcome.reference).explain(case.outcome, case.worst)
+        try:
+            explanation = executors.of(case.candidate, case.outcome.reference).explain(case.outcome, case.worst)
+        except recordings.RecordingNotFound as error:
+            raise preflight.Missing(str(error)) from None
         if lines is not None:
             lines(CaseExplained(path=path, explanation=explanation))
     print_lines(Console(), describe.explained_lines(path, case.outcome, explanation))

@@ -75,15 +75,16 @@ def complexity(scenario: AnyScenario) -> Key:
 def _of_layer(scenario: Scenario) -> Key:
     """Compared in this order, each smaller first:
 
-    1. edits, counted; 2. departures: fields of activation, precision, layer, rules, values and execution that are not
-    at their default; 3. sizes: ep_size, experts E, top_k K, tokens M, hidden H, intermediate I; 4. ep_rank;
-    5. how far the departing fields are from their default; 6. what the edits say; 7. seeds; 8. the JSON form, which
-    decides between any that are left.
+    1. recorded tensors, counted; 2. edits, counted; 3. departures: fields of activation, precision, layer, rules,
+    values and execution that are not at their default; 4. sizes: ep_size, experts E, top_k K, tokens M, hidden H,
+    intermediate I; 5. ep_rank; 6. how far the departing fields are from their default; 7. what the edits say; 8. seeds;
+    9. the JSON form, which decides between any that are left.
     """
     shape, parallel = scenario.shape, scenario.parallel
     routing, values = scenario.routing, scenario.values
     distances = _distances(scenario)
     return (
+        len(scenario.capture.tensors),
         len(routing.edits) + len(values.edits),
         sum(distance != 0 for name, distance in distances.items() if name != _REPEATS),
         (parallel.ep_size, shape.experts, shape.top_k, shape.tokens, shape.hidden, shape.intermediate),
@@ -164,11 +165,13 @@ def covers(small: AnyScenario, scenario: AnyScenario) -> bool:  # noqa: ARG001
 
 @covers.register
 def _layer_covers(small: Scenario, scenario: AnyScenario) -> bool:
-    """No size below its, each of its departures, each kind of its edits.
+    """No size below its, each of its departures, each kind of its edits, each of its recorded tensors.
 
     A departure is the same choice from a list (SiTU, the wide rule), or any number that is not the default.
     """
     if not isinstance(scenario, Scenario):
+        return False
+    if set(small.capture.tensors) - set(scenario.capture.tensors):
         return False
     if scenario.shape.tokens + scenario.execution.padding < small.shape.tokens + small.execution.padding:
         return False

@@ -48,6 +48,8 @@ def _layer_line(scenario: Scenario) -> str:
     parts += [getattr(scenario, name) for name in dtypes if getattr(scenario, name) != defaults[name]]
     changes = {name: changed_fields(getattr(scenario, name)) for name in ("layer", "routing", "values", "execution")}
     parts += [name + changed for name, changed in changes.items() if changed]
+    if scenario.capture:
+        parts.append(f"{', '.join(scenario.capture.tensors)} of recording {scenario.capture.digest[:12]}")
     edits = (*scenario.routing.edits, *scenario.values.edits)
     if edits:
         parts.append(_edits(edits))
@@ -255,6 +257,8 @@ def short_finding_lines(finding: Finding, options: Options) -> list[str]:
 
 def header_lines(options: Options) -> list[str]:
     """What is about to run; the seed comes first."""
+    if options.imported is not None:
+        return [f"difftest: import {options.imported}, reference {options.reference}"]
     budget = count(options.examples, "scenario")
     return [f"difftest: seed {options.seed}, profile {options.profile}, {budget}, reference {options.reference}"]
 
@@ -287,7 +291,8 @@ def summary_lines(summary: Summary, options: Options) -> list[str]:
     lines += ledger_lines(summary)
     lines += missing_lines(summary.missing)
     lines += [f"required and missing: {name}" for name in summary.required]
-    return [*lines, f"seed: {options.seed} (again with: {options.command()})"]
+    again = f"again with: {options.command()}"
+    return [*lines, f"seed: {options.seed} ({again})" if options.imported is None else again]
 
 
 def coverage_lines(coverage: Coverage) -> list[str]:

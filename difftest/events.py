@@ -53,9 +53,12 @@ class CaseExplained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioFinished:
-    """One scenario was judged for every candidate, in `seconds` in all. outcomes: in the order of the candidates."""
+    """One scenario was judged for every candidate, in `seconds` in all. outcomes: in the order of the candidates.
 
-    shard: int
+    shard: None when it was imported.
+    """
+
+    shard: int | None
     scenario: AnyScenario
     outcomes: tuple[Outcome, ...]
     seconds: float
@@ -65,7 +68,7 @@ class ScenarioFinished:
 class FindingFound:
     """A bucket was seen for the first time. known: the open case of the ledger that it is, which then only counts.
 
-    shard: None when an earlier process did not survive it.
+    shard: None when an earlier process did not survive it, or when it was imported.
     """
 
     shard: int | None

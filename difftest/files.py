@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` beside `path`, flush it to the disk, and rename it. Raises OSError, and leaves what was there."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write `content` beside `path`, flush it to the disk, and rename it. Raises OSError, and leaves what was there."""
+    data = content.encode() if isinstance(content, str) else content
+    _whole(path, lambda file: file.write(data))
+
+
+def copy_whole(source: Path, path: Path) -> None:
+    """Copy the file `source` to `path`, as `write_whole` writes."""
+    with source.open("rb") as content:
+        _whole(path, lambda file: shutil.copyfileobj(content, file))
+
+
+def _whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     beside = None
     try:
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(beside, 0o644)

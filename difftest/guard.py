@@ -15,10 +15,12 @@ import torch
 
 from difftest.compare import Breach, malformed
 from difftest.router.judge import malformed_table
+from oracles import captures
 from oracles.base import AnyOracle, missing_of, runs_on
 from oracles.problem import Problem
 from oracles.router_problem import RouterProblem, RoutingTable
 from strategies.plain import AnyScenario
+from strategies.scenario import Scenario
 
 _T = TypeVar("_T")
 
@@ -134,6 +136,8 @@ class Guarded:
         if not self._looked:
             self._missing = self._caught("unsupported", missing_of, self.oracle)
             self._looked = True
+        if isinstance(scenario, Scenario):
+            scenario = captures.described(scenario)
         reason = self._missing or self._caught("unsupported", self._reason, scenario)
         if reason is not None:
             raise Declined(self._who + reason)

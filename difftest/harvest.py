@@ -18,13 +18,17 @@ from difftest.findings import Finding
 from difftest.fingerprint import Fingerprint
 from difftest.judges import Judge
 from difftest.ledger import Ledger
+from difftest.moves import SEEDS
 from difftest.options import Options
 from difftest.outcome import Bucket, Outcome
+from difftest.refit import changed
 from difftest.sequence import Step
 from difftest.shrink import Shrinker, Shrunk, magnitude
 from difftest.stream import Stream
 from difftest.votes import Votes
+from oracles import captures
 from strategies.plain import AnyScenario
+from strategies.scenario import Scenario
 
 FORMS = 3
 """Findings of one bucket that a campaign shrinks: each lacks something that the simplest form of those before has."""
@@ -158,6 +162,10 @@ class Harvest:
         known = [*self._ledger.open_scenarios(bucket), *forms]
         shrinker = Shrinker(judge, first, progressed, known=known)
         hints = [finding.smallest.scenario for finding in self.findings if finding.bucket.oracle == bucket.oracle]
+        if isinstance(first.scenario, Scenario) and first.scenario.capture:
+            # What is peculiar in a recording may be all that it takes, in whatever table has a row for it.
+            plain = captures.described(first.scenario)
+            hints += [other for seed in SEEDS for other in changed(plain, routing={"seed": seed})]
         shrunk = shrinker.shrink(None if shard is None else stream(shard), hints=hints)
         if shrunk.smallest.scenario == first.scenario or judge.stands(shrunk.smallest):
             return shrunk

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
+from difftest.capture_moves import drop_places, drop_tensors
 from difftest.complexity import SIMPLEST_FACTOR
 from difftest.edit_moves import drop_edits, simplify_edits, without_one_edit
 from difftest.refit import changed, replaced
@@ -30,6 +31,7 @@ TACTICS = 4
 
 _DEFAULTS = {spec.name: spec.default for spec in dataclasses.fields(Scenario) if spec.name not in ("shape", "parallel")}
 _PARTS = ("activation", "layer", "routing", "values", "execution")
+_CONTENTS = ("routing", "values", "capture")
 _LINKED = (
     ("layer", ("moe_tp_size", "moe_tp_rank")),
     ("values", ("scale_low", "scale_high")),
@@ -41,11 +43,9 @@ _REPLAYS: tuple[Replay, ...] = get_args(Replay)
 
 
 def default_all(scenario: Scenario) -> Iterator[Scenario]:
-    """Everything but shape, parallelism and edits to its default at once; then all but routing and values too."""
+    """Everything but shape, parallelism and edits to its default at once; then all but the contents."""
     yield from replaced(scenario, **_DEFAULTS)
-    yield from replaced(
-        scenario, **{name: part for name, part in _DEFAULTS.items() if name not in ("routing", "values")}
-    )
+    yield from replaced(scenario, **{name: part for name, part in _DEFAULTS.items() if name not in _CONTENTS})
 
 
 def default_each(scenario: Scenario) -> Iterator[Scenario]:
@@ -213,6 +213,8 @@ def reseed_experts(scenario: Scenario) -> Iterator[Scenario]:
 MOVES: tuple[Move, ...] = (
     drop_edits,
     default_all,
+    drop_tensors,
+    drop_places,
     tokens_for_padding,
     padding_for_edits,
     slots_for_factor,

@@ -163,6 +163,9 @@ OPTIONS = (
 )
 
 
+_PATHS = ("cases", "json", "html", "imported")
+
+
 class InvalidOption(ValueError):
     """An option's value is not allowed. The message is one line that names the option, the value and what is."""
 
@@ -198,7 +201,8 @@ class Options:
     candidates, reference: specs for `oracles.get`. activations: kinds that are drawn, none for all. profile: a key of
     `PROFILES`. examples: scenarios drawn in all, each judged for every candidate. seed: the base seed of all shards.
     require: candidates that must run. cases: the ledger's folder. device, isolate, workers, timeout: see
-    `difftest.executors.Isolation`. json, html: where events and the page are written, or None.
+    `difftest.executors.Isolation`. json, html: where events and the page are written, or None. imported: the recorded
+    call that is judged instead of drawn scenarios.
     Raises `InvalidOption`.
     """
 
@@ -216,6 +220,7 @@ class Options:
     timeout: int = TIMEOUT
     json: Path | None = None
     html: Path | None = None
+    imported: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.candidates:
@@ -266,8 +271,8 @@ class Options:
         )
 
     def command(self) -> str:
-        """The shell command that runs the same campaign again."""
-        words = ["difftest", "run"]
+        """The shell command that runs the same again."""
+        words = ["difftest", "run"] if self.imported is None else ["difftest", "import", str(self.imported)]
         for name in self.candidates:
             words += ["--candidate", name]
         if self.reference != REFERENCE:
@@ -280,19 +285,20 @@ class Options:
             words.append("--isolate")
         if self.timeout != TIMEOUT:
             words += ["--timeout", str(self.timeout)]
-        words += ["--profile", self.profile, "--examples", str(self.examples), "--seed", str(self.seed)]
+        if self.imported is None:
+            words += ["--profile", self.profile, "--examples", str(self.examples), "--seed", str(self.seed)]
         return shlex.join(words)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able dict, for other processes and for reports."""
         data = dataclasses.asdict(self)
-        paths = {name: getattr(self, name) for name in ("cases", "json", "html")}
+        paths = {name: getattr(self, name) for name in _PATHS}
         return data | {name: None if path is None else str(path) for name, path in paths.items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read `to_json`'s form."""
-        paths = {name: None if data[name] is None else Path(data[name]) for name in ("cases", "json", "html")}
+        paths = {name: None if data[name] is None else Path(data[name]) for name in _PATHS}
         sequences = {name: tuple(data[name]) for name in ("candidates", "activations", "require")}
         return cls(**{**data, **paths, **sequences})
 

@@ -43,6 +43,16 @@ def check_kinds(options: Options) -> None:
         raise InvalidOption(f"--reference {options.reference}: is a router, the candidates are not")
 
 
+def check_layers(options: Options) -> None:
+    """Raises `InvalidOption` unless all candidates are of a layer, as far as this process can tell."""
+    import oracles
+    from difftest import environment
+
+    for spec in options.candidates:
+        if not environment.split(spec)[1] and oracles.is_router(oracles.find(spec)):
+            raise InvalidOption(f"--candidate {spec}: is a router; a recorded call is of a layer")
+
+
 def check_cases(folder: Path) -> None:
     """Raises `InvalidOption` unless case files can be written into `folder`, which need not exist yet."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())

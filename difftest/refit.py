@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from strategies.capture import NO_CAPTURE, Capture
 from strategies.scenario import GROUP, DuplicateSlot, InvalidScenario, RoutingEdit, Scenario, ValueEdit
 
 _Edit = TypeVar("_Edit", RoutingEdit, ValueEdit)
@@ -17,7 +18,8 @@ def replaced(scenario: Scenario, **parts: Any) -> Iterator[Scenario]:
         bare_parts: dict[str, Any] = {"routing": scenario.routing, "values": scenario.values} | parts
         for name in ("routing", "values"):
             bare_parts[name] = dataclasses.replace(bare_parts[name], edits=())
-        bare = dataclasses.replace(scenario, **bare_parts)
+        capture = bare_parts.pop("capture", scenario.capture)
+        bare = with_capture(dataclasses.replace(scenario, **bare_parts, capture=NO_CAPTURE), capture)
         routing = _fitted(bare, scenario.routing.edits, fit_routing_edit)
         values = _fitted(bare, scenario.values.edits, fit_value_edit)
         yield with_edits(bare, routing, values)
@@ -32,6 +34,15 @@ def changed(scenario: Scenario, **changes: Mapping[str, Any]) -> Iterator[Scenar
     except InvalidScenario:
         return
     yield from replaced(scenario, **parts)
+
+
+def with_capture(scenario: Scenario, capture: Capture) -> Scenario:
+    """`scenario`, which has none, with what it has room for of `capture`. Raises `InvalidScenario` when it has more."""
+    biased = scenario.layer.biases != "none"
+    tensors = [name for name in capture.tensors if biased or not name.endswith("_bias")]
+    if scenario.layer.moe_tp_rank > 0:
+        tensors = [name for name in tensors if name != "w2_bias"]
+    return dataclasses.replace(scenario, capture=capture.using(tuple(tensors)).fitted(scenario.capture_sizes))
 
 
 def with_edits(scenario: Scenario, routing: Sequence[RoutingEdit], values: Sequence[ValueEdit]) -> Scenario:

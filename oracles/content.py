@@ -28,34 +28,43 @@ _CHUNK = 1 << 20
 """Packed bytes of a weight that are made together; the temporaries take a few times this."""
 
 
-def hidden(scenario: Scenario, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+Given = Mapping[str, torch.Tensor]
+"""Tensors by their names in `Problem` that stand for what a rule makes, before the edits and the padding."""
+
+
+def hidden(
+    scenario: Scenario, device: torch.device, given: Given
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """(hidden_states, hidden_q, hidden_scale) as `Problem` has them; padding rows are NaN.
 
     Rules: normal; integer, 1 in at most six columns of a row; index, small integers in a pattern that tells rows
     and columns apart; one_hot, a single 1 in each row; wide, normal times 2**-12 ... 2**12. All times 2**x_exponent.
     """
-    return _Maker(scenario, device).hidden()
+    return _Maker(scenario, device, given).hidden()
 
 
-def weight(scenario: Scenario, name: Literal["w13", "w2"], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def weight(
+    scenario: Scenario, name: Literal["w13", "w2"], device: torch.device, given: Given
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(packed [E_local, N, K/2], scale [E_local, N, K/32]), both uint8.
 
     Rules: integer, sparse 0, +-1, +-2 with scale 1; index, codes in a pattern that tells experts, rows and columns
     apart; all others, any code. Scale bytes, but for the integer rule, from [scale_low, scale_high].
     """
-    return _Maker(scenario, device).weight(name)
+    return _Maker(scenario, device, given).weight(name)
 
 
-def biases(scenario: Scenario, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def biases(scenario: Scenario, device: torch.device, given: Given) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """(w13_bias [E_local, 2I], w2_bias [E_local, H]), bfloat16: normal, or 0..3 under the integer rule."""
-    return _Maker(scenario, device).biases()
+    return _Maker(scenario, device, given).biases()
 
 
 class _Maker:
-    def __init__(self, scenario: Scenario, device: torch.device) -> None:
+    def __init__(self, scenario: Scenario, device: torch.device, given: Given) -> None:
         self.scenario = scenario
         self.values = scenario.values
         self.device = device
+        self.given = given
 
     def _arange(self, *bounds: int) -> torch.Tensor:
         return torch.arange(*bounds, dtype=torch.int64, device=self.device)
@@ -78,10 +87,11 @@ class _Maker:
     # --- x ---------------------------------------------------------------------------------------------------------
 
     def hidden(self) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        x = self._x() * 2.0**self.values.x_exponent
+        given = self.given.get("hidden_states")
+        x = self._x() * 2.0**self.values.x_exponent if given is None else given
         padding = (self.scenario.execution.padding, self.scenario.shape.hidden)
         if self.scenario.precision == "bf16xmxfp4":
-            states = x.to(torch.bfloat16)
+            states = x.to(torch.bfloat16, copy=True)
             self._edit(states, _BFLOAT16_SPECIALS)
             return torch.cat((states, states.new_full(padding, torch.nan))), None, None
         q, scale = formats.mxfp8_quantize(x.double(), lowest=_LOWEST_HIDDEN_SCALE)
@@ -124,6 +134,19 @@ class _Maker:
     # --- weights ---------------------------------------------------------------------------------------------------
 
     def weight(self, name: Literal["w13", "w2"]) -> tuple[torch.Tensor, torch.Tensor]:
+        packed, scale = self._drawn(name) if name not in self.given else self._given(name)
+        scenario = self.scenario
+        for edit in self.values.edits:
+            if edit.tensor == f"{name}_scale" and isinstance(edit.value, int):
+                local = edit.index[0] - scenario.first_expert
+                if 0 <= local < scenario.experts_local:
+                    scale[(local, *edit.index[1:])] = edit.value
+        return packed, scale
+
+    def _given(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.given[name], self.given[f"{name}_scale"].clone()
+
+    def _drawn(self, name: Literal["w13", "w2"]) -> tuple[torch.Tensor, torch.Tensor]:
         scenario = self.scenario
         if name == "w13":
             rows, columns = self._w13_rows[:, None], range(scenario.shape.hidden)
@@ -138,11 +161,6 @@ class _Maker:
             experts = scenario.first_expert + self._arange(part.start, part.stop)[:, None, None]
             packed[part] = self._codes(name, experts, rows, columns)
             scale[part] = self._scales(name, experts, rows, range(columns.start // GROUP, columns.stop // GROUP))
-        for edit in self.values.edits:
-            if edit.tensor == f"{name}_scale" and isinstance(edit.value, int):
-                local = edit.index[0] - scenario.first_expert
-                if 0 <= local < scenario.experts_local:
-                    scale[(local, *edit.index[1:])] = edit.value
         return packed, scale
 
     def _scales(self, name: str, experts: torch.Tensor, rows: torch.Tensor, groups: range) -> torch.Tensor:
@@ -187,6 +205,8 @@ class _Maker:
         experts = (scenario.first_expert + self._arange(scenario.experts_local))[:, None]
 
         def make(name: str, places: torch.Tensor) -> torch.Tensor:
+            if name in self.given:
+                return self.given[name]
             h = hashing.hashed(self._key(name), places, expert=experts)
             value = hashing.below(h, 4).float() if self.values.rule == "integer" else hashing.normal(h)
             return value.to(torch.bfloat16)

@@ -1,7 +1,8 @@
 """A scenario made into tensors, the same bits on every device.
 
 All content comes from a counter-based integer hash (`oracles.hashing`) and a table of normal quantiles: no framework
-generator and no transcendental is involved. `oracles.content` and `oracles.routing` define the rules.
+generator and no transcendental is involved. `oracles.content` and `oracles.routing` define the rules. What a scenario
+takes from a recorded call, `oracles.captures` brings.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles import content, routing
+from oracles import captures, content, routing
 from strategies.scenario import Scenario, Situ, SwigluOai, expert_factor
 
 
@@ -34,6 +35,8 @@ class Problem:
 
     M counts the padding rows of the scenario. I is the rank's own. topk_weights do not hold routed_scaling_factor:
     the layer multiplies it in (see `router_weights`).
+    recorded: some tensors are of a recorded call, of this rank alone; `scenario` then tells what is peculiar in them,
+    and building it would not give them.
 
     field            shape                dtype
     hidden_states    [M, H]               bfloat16; for mxfp8xmxfp4 the exact value of hidden_q, hidden_scale
@@ -66,6 +69,7 @@ class Problem:
     hidden_scale: torch.Tensor | None = None
     w13_bias: torch.Tensor | None = None
     w2_bias: torch.Tensor | None = None
+    recorded: bool = False
 
     @property
     def tokens(self) -> int:
@@ -105,15 +109,17 @@ class Problem:
 
 
 def build(scenario: Scenario, device: torch.device | str = "cpu") -> Problem:
-    """Make the tensors of `scenario` on `device`."""
+    """Make the tensors of `scenario` on `device`. Raises what `captures.taken` does for what it has of a recording."""
     device = torch.device(device)
-    hidden_states, hidden_q, hidden_scale = content.hidden(scenario, device)
-    topk_ids, topk_weights = routing.route(scenario, device)
-    w13, w13_scale = content.weight(scenario, "w13", device)
-    w2, w2_scale = content.weight(scenario, "w2", device)
-    w13_bias, w2_bias = content.biases(scenario, device)
+    given = captures.taken(scenario, device)
+    hidden_states, hidden_q, hidden_scale = content.hidden(scenario, device, given)
+    topk_ids, topk_weights = routing.route(scenario, device, given)
+    w13, w13_scale = content.weight(scenario, "w13", device, given)
+    w2, w2_scale = content.weight(scenario, "w2", device, given)
+    w13_bias, w2_bias = content.biases(scenario, device, given)
     return Problem(
-        scenario=scenario,
+        scenario=captures.described(scenario),
+        recorded=bool(given),
         hidden_states=hidden_states,
         hidden_q=hidden_q,
         hidden_scale=hidden_scale,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from oracles import formats, hashing
@@ -15,9 +17,12 @@ LOCAL_ROWS = (15, 16)
 ties. A real rank holds 1 expert in 32: without this most rows would test nothing."""
 
 
-def route(scenario: Scenario, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def route(
+    scenario: Scenario, device: torch.device, given: Mapping[str, torch.Tensor] | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(topk_ids int32, topk_weights float32), each [M, K].
 
+    given: of these, what stands for what the rule makes of the tokens.
     Padding rows are masked and weigh 0, or come from the rule, as further tokens would.
     Rules, before the edits; a row's ids are distinct:
     uniform        any K of the E experts, in any order.
@@ -28,7 +33,7 @@ def route(scenario: Scenario, device: torch.device) -> tuple[torch.Tensor, torch
     empty_experts  half of the experts are never drawn, as far as K allows.
     ties           equal logits: the ids 0..K-1, equal weights.
     """
-    return _Router(scenario, device).table()
+    return _Router(scenario, device).table(given or {})
 
 
 class _Router:
@@ -47,8 +52,11 @@ class _Router:
         """int64 in [0, 2**32)."""
         return hashing.hashed(hashing.key(self.seed, stream), column, row) & 0xFFFFFFFF
 
-    def table(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def table(self, given: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         ids, weights = self._ids(), self._weights()
+        for name, tensor in (("topk_ids", ids), ("topk_weights", weights)):
+            if name in given:
+                tensor[: self.scenario.shape.tokens] = given[name]
         for edit in self.scenario.routing.edits:
             match edit:
                 case MaskSlot(token=token, slot=slot):

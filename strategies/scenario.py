@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
+from strategies.capture import NO_CAPTURE, Axis, Capture
 from strategies.plain import FLOAT32_MAX as FLOAT32_MAX
 from strategies.plain import (
     AnyScenario,
@@ -324,12 +325,16 @@ _PARTS: dict[str, Any] = {
     "routing": Routing,
     "values": Values,
     "execution": Execution,
+    "capture": Capture,
 }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scenario(AnyScenario):
-    """One differential test of a layer. Raises `InvalidScenario`, naming the field, when its parts do not fit."""
+    """One differential test of a layer. Raises `InvalidScenario`, naming the field, when its parts do not fit.
+
+    capture: recorded tensors that stand for what routing and values would draw; their edits come after.
+    """
 
     format_version: ClassVar[int] = FORMAT_VERSION
     always_told: ClassVar[tuple[str, ...]] = ("shape",)
@@ -343,6 +348,7 @@ class Scenario(AnyScenario):
     routing: Routing = Routing()
     values: Values = Values()
     execution: Execution = Execution()
+    capture: Capture = NO_CAPTURE
 
     def __post_init__(self) -> None:
         for name, cls in _PARTS.items():
@@ -365,6 +371,11 @@ class Scenario(AnyScenario):
             self._check_routing_edit(f"routing.edits[{position}]", edit)
         for position, value_edit in enumerate(self.values.edits):
             self._check_value_edit(f"values.edits[{position}]", value_edit)
+        self.capture.check(self.capture_sizes)
+        for tensor in self.capture.tensors:
+            held = not tensor.endswith("_bias") or self.layer.biases != "none"
+            held = held and (tensor != "w2_bias" or self.layer.moe_tp_rank == 0)
+            require(held, "capture.tensors", tensor, "left out where the layer has none")
 
     def _check_routing_edit(self, where: str, edit: RoutingEdit) -> None:
         require(self.shape.tokens > 0, where, edit, "left out where shape.tokens = 0")
@@ -408,6 +419,17 @@ class Scenario(AnyScenario):
     def intermediate_local(self) -> int:
         """Columns of the intermediate that this rank holds, I / moe_tp_size."""
         return self.shape.intermediate // self.layer.moe_tp_size
+
+    @property
+    def capture_sizes(self) -> dict[Axis, int]:
+        """Places on each axis that a `Capture` may have tensors of."""
+        return {
+            "tokens": self.shape.tokens,
+            "slots": self.shape.top_k,
+            "experts": self.experts_local,
+            "hidden": self.shape.hidden // GROUP,
+            "intermediate": self.intermediate_local // GROUP,
+        }
 
     @property
     def repeats(self) -> int:

@@ -17,7 +17,7 @@ from strategies.plain import AnyScenario
 from strategies.scenario import Scenario
 
 _PARTS = (
-    ("shape", "parallel"),
+    ("shape", "parallel", "capture"),
     ("activation",),
     ("precision",),
     ("output_dtype",),

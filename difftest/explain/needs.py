@@ -35,8 +35,13 @@ class Need:
 
 def needs(scenario: Scenario, capability: Capability) -> list[Need]:
     """The needs of `scenario`, those that say most of the mistake first. capability: of the kernel that it is for."""
-    parts = (_execution, _values, _activation, _routing)
+    parts = (_recorded, _execution, _values, _activation, _routing)
     return [need for part in parts for need in part(scenario)] + list(_sizes(scenario, capability))
+
+
+def _recorded(scenario: Scenario) -> Iterator[Need]:
+    if scenario.capture:
+        yield Need(f"recorded {', '.join(scenario.capture.tensors)}", "")
 
 
 def _execution(scenario: Scenario) -> Iterator[Need]:

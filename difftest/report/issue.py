@@ -50,7 +50,8 @@ def summary(case: Case) -> str:
 def issue(case: Case, proof: Proof | None, *, no_script: str = "", sanitizer: str = "", needs: str) -> str:
     """The text of `issue.md`. no_script: why there is no script, when there is no `proof`. sanitizer: its words."""
     outcome, here = case.outcome, case.environment
-    found = "By hand." if case.found is None else f"By a property-based campaign: `{case.found.command}`, shrunk."
+    by_hand = "From a recorded call, shrunk." if case.recording is not None else "By hand."
+    found = by_hand if case.found is None else f"By a property-based campaign: `{case.found.command}`, shrunk."
     environment = [
         *here.packages.items(),
         ("torch", here.torch),
@@ -114,6 +115,8 @@ def scenario_words(scenario: Scenario) -> list[str]:
             lines.append(f"{name}: {changed}")
     if changed_fields(scenario.execution):
         lines.append(f"execution: {changed_fields(scenario.execution)}")
+    if scenario.capture:
+        lines.append(f"recorded, not drawn: {', '.join(scenario.capture.tensors)}")
     return [*lines, *map(_edit_words, (*scenario.routing.edits, *scenario.values.edits))]
 
 

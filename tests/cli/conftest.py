@@ -18,6 +18,7 @@ SCRUBBED = (
     (r"so in \d+ of \d+ further scenarios", "so in N of N further scenarios"),
     (r"use one of .*, module:attribute", "use one of ORACLES, module:attribute"),
     (r"-[0-9a-f]{8}\.case\.json", "-DIGEST.case.json"),
+    (r"of recording [0-9a-f]{12}", "of recording DIGEST"),
     (r"(found: .* in check 'reference'): .*", r"\1: DETAIL"),
     (r"in [\d.]+ s, [\d.]+/s", "in N s, N/s"),
     (r"(agrees \d+ \([\d.]+%\), )?diverges \d+ \([\d.]+%\)", "diverges N (N%)"),
