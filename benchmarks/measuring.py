@@ -54,7 +54,8 @@ class Shared:
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    return tensor.contiguous().view(torch.uint8).numpy()
+    # A clone: a dimension of one element counts as contiguous with any stride, and cannot be viewed as bytes.
+    return tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 from pathlib import Path
@@ -11,10 +12,12 @@ import torch
 
 from oracles.enclosure import FINITE, NAN, Enclosure
 from oracles.faults import Twin
+from oracles.problem import build
+from strategies import Scenario
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from detection import detect_seed, evenly, fixed_faults
-from measuring import Results
+from measuring import Results, Shared
 from tolerances import TOLERANCES, passed
 
 
@@ -73,3 +76,11 @@ def test_results_are_kept_and_never_mixed(tmp_path):
     assert Results(path, {"budget": 1}).of("seed 0") == {"a": 1, "b": 2}
     with pytest.raises(SystemExit, match="holds results of"):
         Results(path, {"budget": 2})
+
+
+def test_enclosures_are_shared_of_tensors_with_any_stride():
+    problem = build(Scenario())
+    ids = problem.topk_ids.as_strided((1, 1), (1, 0))  # contiguous, and not to be viewed as bytes
+    shared = Shared()
+    first = shared.enclose(problem, Twin.numerics)
+    assert shared.enclose(dataclasses.replace(problem, topk_ids=ids), Twin.numerics) is first
