@@ -7,7 +7,7 @@ cause. What then agrees was due to it; what does not is a finding of its own, in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from difftest.complexity import covers, departures, edit_kind, edit_kinds, range_kinds
@@ -32,11 +32,11 @@ def alike(one: Bucket, other: Bucket) -> bool:
     return one.verdict is other.verdict and (one.kind == other.kind or {one.kind, other.kind} <= VALUE_KINDS)
 
 
-def explains(form: AnyScenario, finding: Outcome, checker: Checker) -> bool:
-    """Whether the finding with the simplest form `form` is this one too."""
-    if not covers(form, finding.scenario):
+def explained_by(forms: Sequence[AnyScenario], finding: Outcome, checker: Checker) -> bool:
+    """Whether the findings with the simplest forms `forms` are this one too, each of them or several together."""
+    if not any(covers(form, finding.scenario) for form in forms):
         return False
-    rest = stripped(finding, [form], checker)
+    rest = stripped(finding, forms, checker)
     return rest is None or not any(alike(other.bucket, finding.bucket) for other in rest.findings)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from difftest import cases, describe, events
 from difftest.cases import AppliesTo, Case, Found
-from difftest.causes import explains
+from difftest.causes import explained_by
 from difftest.claims import Claims
 from difftest.events import Handler, Stage
 from difftest.explain.explanation import Explanation
@@ -116,7 +116,7 @@ class Harvest:
     def shrink(self, judges: Mapping[str, Judge], stream: Callable[[int], Stream]) -> None:
         """Shrink each new bucket on its own, the comparison with the reference first, and save it as it gets simpler.
 
-        A sighting that the simplest form does not cover is shrunk on its own too: it may be another mistake.
+        A sighting that the simplest forms do not explain is shrunk on its own too: it may be another mistake.
         judges: by candidate. stream: the scenarios of a shard.
         """
         order = sorted(self._sightings, key=lambda bucket: (bucket.check != "reference", -len(self._sightings[bucket])))
@@ -131,7 +131,7 @@ class Harvest:
                 forms.append(form)
                 last = len(forms) == FORMS
                 judge = judges[bucket.oracle]
-                same = [s for s in sightings if last or s is draft.first or explains(form, s.finding, judge)]
+                same = [s for s in sightings if last or s is draft.first or explained_by(forms, s.finding, judge)]
                 self._finish(draft, shrunk, same, judge)
 
     def end_unshrunk(self) -> None:

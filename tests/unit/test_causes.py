@@ -11,7 +11,7 @@ from draws import WHOLE, draws
 from findings import HERE, FakeEngine, agrees, case, diverges
 
 from difftest import cases
-from difftest.causes import alike, explains, stripped, without
+from difftest.causes import alike, explained_by, stripped, without
 from difftest.complexity import covers
 from difftest.ledger import Ledger
 from difftest.outcome import Outcome, Verdict
@@ -161,8 +161,8 @@ def test_what_only_the_kernel_demands_is_no_cause() -> None:
     form = Scenario(shape=ranks, parallel=Parallel(ep_size=2, ep_rank=1), execution=graph)
     engine = engine_of(lambda s: s.parallel.ep_rank > 0, capability=capability)
     larger = replace(form, shape=replace(form.shape, tokens=9, hidden=256))
-    assert explains(form, diverges(larger), engine)
-    assert not explains(form, diverges(larger), engine_of(lambda s: s.shape.tokens == 9, capability=capability))
+    assert explained_by([form], diverges(larger), engine)
+    assert not explained_by([form], diverges(larger), engine_of(lambda s: s.shape.tokens == 9, capability=capability))
     assert stripped(diverges(larger), [Scenario(shape=shape, execution=graph)], engine) is None
 
 
