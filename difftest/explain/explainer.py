@@ -18,7 +18,7 @@ from difftest.explain.relation import Relation, relation
 from difftest.explain.suspicion import Clues, suspect
 from difftest.outcome import Outcome, Verdict
 from oracles.base import AnyOracle, Oracle
-from oracles.faults import FAULTS, Fault
+from oracles.faults import FAULTS, Fault, Twin
 from strategies.capability import Capability
 from strategies.scenario import Scenario
 
@@ -55,6 +55,10 @@ def unasked(smallest: Outcome) -> Explanation:
         return Explanation(suspected="routing")
     needed = needs(smallest.scenario, Capability())
     return Explanation(needs=tuple(need.words for need in needed), suspected=suspect(smallest, Clues(needed=needed)))
+
+
+_OVERFLOWS = 253
+"""The first scale byte under which the largest code is no float32, and no bfloat16."""
 
 
 class Explainer:
@@ -126,10 +130,17 @@ class Explainer:
         """The worst scenario, some near the smallest, and then any to which those that still hold answer unlike."""
         if worst.scenario != smallest.scenario:
             yield _layer(worst)
-        yield from near(_layer(smallest), self._capability, NEAR)
-        for scenario in drawn(_layer(smallest), self._capability, DRAWN):
+        yield from filter(self._is_fair, near(_layer(smallest), self._capability, NEAR))
+        for scenario in filter(self._is_fair, drawn(_layer(smallest), self._capability, DRAWN)):
             if differ(likeliest(standings), scenario):
                 yield scenario
+
+    def _is_fair(self, scenario: Scenario) -> bool:
+        """Whether the faults, which hold every weight, can speak for the candidate: one that rounds weights may make
+        infinities of the largest."""
+        values = scenario.values
+        top = max([values.scale_high, *(edit.value for edit in values.edits if isinstance(edit.value, int))])
+        return self._candidate.numerics.weights == Twin.numerics.weights or top < _OVERFLOWS
 
     def _clues(self, needed: list[Need], mine: Answers, finding: Outcome) -> Clues:
         if not mine.exchanges or not bool(mine.wrong(0).any()):

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from difftest import builds
 from difftest.compare import judge
-from oracles.cutlass import NUMERICS
+from oracles.cutlass_sm90 import PATH
 from oracles.problem import build as problem_of
 from oracles.reference import enclose
 from strategies import scenarios
@@ -143,7 +143,7 @@ def test_situ_is_right(patched: dict[tuple[Scenario, bool], Answer]) -> None:
         output = patched[scenario, True]
         assert isinstance(output, torch.Tensor), f"{output}: {scenario.to_json()}"
         problem = problem_of(scenario, "cuda")
-        found = judge(output.cuda(), enclose(problem, NUMERICS), NUMERICS)
+        found = judge(output.cuda(), enclose(problem, PATH.numerics), PATH.numerics)
         wrong += [(breach.detail, scenario.to_json()) for breach in found.breaches[:1]]
         ratios += [] if found.stats.max_ratio is None else [(found.stats.median_ratio or 0.0, found.stats.max_ratio)]
     medians, largest = zip(*ratios, strict=True)
