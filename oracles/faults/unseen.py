@@ -1,6 +1,6 @@
 """Fifteen faults written by someone who had not read the others, nor what detects them: a test of the strategies.
 
-`strategies/draw` was last changed at c0d4f35, before anyone else could read these, and not for them; nor were
+`strategies/draw` was last changed at 103f435, before anyone else could read these, and not for them; nor were
 the checks. Each was written before any result of it was seen, and has not been changed since.
 
 They are candidates like any other (`fault:NAME`), but no hypotheses of `explain`: they stand for what nobody listed.
