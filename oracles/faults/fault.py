@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from oracles.base import Oracle
 from oracles.emulated_sm120 import EmulatedSm120
@@ -41,17 +41,27 @@ REGISTERED: dict[str, Fault] = {}
 """Filled by `fault` while the modules of the package are imported; read `oracles.faults.FAULTS`."""
 
 
-def fault(kind: Kind, models: str, *, meets: tuple[str, ...] = ()) -> Callable[[type[Twin]], type[Twin]]:
-    """Register a subclass of `Twin` as a fault: named as the class in kebab case, summed up by its docstring."""
+_T = TypeVar("_T", bound=type[Twin] | type[EmulatedSm120])
 
-    def register(twin: type[Twin]) -> type[Twin]:
-        made = described(twin, kind, models, meets)
-        if made.name in REGISTERED:
-            raise ValueError(f"fault {made.name!r}: is there already; name it otherwise")
-        REGISTERED[made.name] = made
-        return twin
 
-    return register
+def registrar(found: dict[str, Fault]) -> Callable[..., Callable[[_T], _T]]:
+    """A decorator `(kind, models, *, meets=())` that puts the class below it into `found`, by its fault's name."""
+
+    def decorator(kind: Kind, models: str, *, meets: tuple[str, ...] = ()) -> Callable[[_T], _T]:
+        def register(twin: _T) -> _T:
+            made = described(twin, kind, models, meets)
+            if made.name in found:
+                raise ValueError(f"fault {made.name!r}: is there already; name it otherwise")
+            found[made.name] = made
+            return twin
+
+        return register
+
+    return decorator
+
+
+fault = registrar(REGISTERED)
+"""Registers a subclass of `Twin` as a fault: named as the class in kebab case, summed up by its docstring."""
 
 
 def described(twin: type[Twin] | type[EmulatedSm120], kind: Kind, models: str, meets: tuple[str, ...] = ()) -> Fault:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 
 from oracles.emulated_sm120 import EmulatedSm120
-from oracles.faults.fault import Fault, Kind, described
+from oracles.faults.fault import Fault, registrar
 from oracles.problem import Problem
 
 _GROUP, _TILE = 32, 128
@@ -18,13 +18,7 @@ SM120_FAULTS: Mapping[str, Fault] = MappingProxyType(_FOUND)
 """By name, `sm120-...`."""
 
 
-def _fault(kind: Kind, models: str) -> Callable[[type[EmulatedSm120]], type[EmulatedSm120]]:
-    def register(twin: type[EmulatedSm120]) -> type[EmulatedSm120]:
-        made = described(twin, kind, models)
-        _FOUND[made.name] = made
-        return twin
-
-    return register
+_fault = registrar(_FOUND)
 
 
 # --- layout ----------------------------------------------------------------------------------------------------------

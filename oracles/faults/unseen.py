@@ -8,13 +8,13 @@ They are candidates like any other (`fault:NAME`), but no hypotheses of `explain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 import torch
 
-from oracles.faults.fault import Fault, Kind, described
+from oracles.faults.fault import Fault, registrar
 from oracles.faults.twin import Call, Prepared, Twin
 from oracles.problem import Problem
 
@@ -24,15 +24,8 @@ UNSEEN_FAULTS: Mapping[str, Fault] = MappingProxyType(_REGISTERED)
 """Every fault of this module by name, class by class."""
 
 
-def unseen(kind: Kind, models: str, *, meets: tuple[str, ...] = ()) -> Callable[[type[Twin]], type[Twin]]:
-    """Register a subclass of `Twin` here, and not among `oracles.faults.FAULTS`."""
-
-    def register(twin: type[Twin]) -> type[Twin]:
-        made = described(twin, kind, models, meets)
-        _REGISTERED[made.name] = made
-        return twin
-
-    return register
+unseen = registrar(_REGISTERED)
+"""Registers a subclass of `Twin` here, and not among `oracles.faults.FAULTS`."""
 
 
 # --- layout -----------------------------------------------------------------------------------------------------------
