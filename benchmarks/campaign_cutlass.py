@@ -19,13 +19,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from difftest import campaign, cases, describe, preflight
-from difftest.checks import CHECKS
+from difftest import campaign, preflight
 from difftest.engine import Engine, Executor
-from difftest.events import Event, ScenarioFinished
 from difftest.findings import Summary
+from difftest.judging.checks import CHECKS
+from difftest.judging.outcome import Agreement, Outcome, Verdict
+from difftest.ledger import cases
 from difftest.options import OPTIONS, Options
-from difftest.outcome import Agreement, Outcome, Verdict
+from difftest.output import describe
+from difftest.output.events import Event, ScenarioFinished
 from oracles.routing import route
 from strategies.capability import Capability
 from strategies.models import MODELS

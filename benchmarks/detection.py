@@ -27,9 +27,9 @@ import torch
 from measuring import Results, answer, each, shared_answers, spread
 from tolerances import TOLERANCES, passed
 
-from difftest.compare import judge, not_equal
 from difftest.engine import Engine
-from difftest.trial import InProcess
+from difftest.judging.compare import judge, not_equal
+from difftest.judging.trial import InProcess
 from oracles.faults import FAULTS, KINDS, UNSEEN_FAULTS, Twin
 from oracles.problem import build
 from oracles.reference import enclose

@@ -29,9 +29,9 @@ from measuring import Results, each, shared_answers, spread
 from difftest.engine import Engine
 from difftest.explain.explainer import Explainer
 from difftest.explain.explanation import Explanation
-from difftest.outcome import Outcome
-from difftest.shrink import Shrinker
-from difftest.trial import InProcess
+from difftest.judging.outcome import Outcome
+from difftest.judging.trial import InProcess
+from difftest.shrinking.shrink import Shrinker
 from oracles.faults import FAULTS, KINDS
 from strategies import Scenario
 

@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from difftest import checks, trial, variants
+from difftest.judging import checks, trial, variants
 from difftest.options import shards_of, share_of
 from difftest.stream import Enough, Stream
 from oracles.enclosure import Enclosure

@@ -22,8 +22,8 @@ import torch
 from measuring import Results, each, spread
 from tolerances import TOLERANCES, passed
 
-from difftest.compare import judge
 from difftest.engine import Engine
+from difftest.judging.compare import judge
 from oracles.enclosure import FINITE, Enclosure
 from oracles.faults import Twin
 from oracles.faults.twin import Call, Prepared

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 import torch
 
 from difftest import calibration
-from difftest.compare import judge
+from difftest.judging.compare import judge
 from oracles import base
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import GroupedMM

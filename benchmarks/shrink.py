@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from difftest.describe import scenario_line
+from difftest.output.describe import scenario_line
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "quality"))
 from measuring import spread

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from difftest.engine import Engine, Executor, Pending
-from difftest.executors import Executors, Isolation
+from difftest.isolation.executors import Executors, Isolation
 from difftest.journal import Journal
-from difftest.outcome import Verdict
+from difftest.judging.outcome import Verdict
 from difftest.stream import Stream
 from strategies import scenarios
 from strategies.scenario import Scenario

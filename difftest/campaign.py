@@ -18,23 +18,24 @@ from typing import Any
 from hypothesis.strategies import SearchStrategy
 
 import oracles
-from difftest import cases, events
-from difftest.ballots import Poll
-from difftest.claims import Claims
 from difftest.coverage import Coverage, Tally
 from difftest.engine import Pending
-from difftest.environment import EnvironmentNotFound, WorkerFailed
-from difftest.events import Handler
-from difftest.executors import Executors, Isolation
 from difftest.findings import Summary
 from difftest.fingerprint import Fingerprint
 from difftest.harvest import Harvest
-from difftest.introduction import Introduction
+from difftest.isolation.environment import EnvironmentNotFound, WorkerFailed
+from difftest.isolation.executors import Executors, Isolation
+from difftest.isolation.introduction import Introduction
 from difftest.journal import Journal, JournalError, leftovers
-from difftest.judges import Judge
-from difftest.ledger import Ledger, crashing
+from difftest.judging.ballots import Poll
+from difftest.judging.judges import Judge
+from difftest.judging.outcome import Verdict
+from difftest.ledger import cases
+from difftest.ledger.claims import Claims
+from difftest.ledger.ledger import Ledger, crashing
 from difftest.options import PROFILES, InvalidOption, Options, shards_of, share_of
-from difftest.outcome import Verdict
+from difftest.output import events
+from difftest.output.events import Handler
 from difftest.stream import Stream
 from oracles.base import AnyCapability, missing_of
 from oracles.reference import Reference

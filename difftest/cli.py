@@ -14,16 +14,18 @@ from typing import Any, NoReturn, cast
 import click
 from rich.console import Console
 
-from difftest import cases, describe, preflight
-from difftest.environment import WorkerFailed
-from difftest.events import CaseExplained, CaseReplayed, Event, Handler
+from difftest import preflight
 from difftest.findings import Summary
 from difftest.gate.target import TARGETS
-from difftest.jsonl import JsonLines
+from difftest.isolation.environment import WorkerFailed
+from difftest.ledger import cases
+from difftest.ledger.replay import Replay, ReplayStatus, replay
 from difftest.options import OPTIONS, REFERENCE, InvalidOption, Options
-from difftest.page import Page
-from difftest.replay import Replay, ReplayStatus, replay
-from difftest.terminal import STATUS_STYLES, Terminal, print_lines, replay_line, replay_summary
+from difftest.output import describe
+from difftest.output.events import CaseExplained, CaseReplayed, Event, Handler
+from difftest.output.jsonl import JsonLines
+from difftest.output.page import Page
+from difftest.output.terminal import STATUS_STYLES, Terminal, print_lines, replay_line, replay_summary
 from strategies import recordings
 
 AGREE, FINDINGS, USAGE, MISSING = range(4)
@@ -173,7 +175,8 @@ def import_command(path: Path, **given: Any) -> int:
     options = dataclasses.replace(Options.parse({**given, "examples": 1, "seed": 0}), imported=path)
     preflight.check(options)
     preflight.check_layers(options)
-    from difftest import campaign, observed  # import torch
+    from difftest import campaign
+    from difftest.judging import observed
     from oracles import recording
 
     try:
@@ -232,7 +235,7 @@ def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str 
             where = errors if status is ReplayStatus.ERRORED else console
             print_lines(where, [replay_line(event.replay)], STATUS_STYLES[status])
 
-    from difftest.executors import Executors
+    from difftest.isolation.executors import Executors
 
     with _json_lines(Path(json) if json else None) as lines, Executors() as executors:
         emit = _to_all(show, lines)
@@ -376,7 +379,7 @@ def explain_command(path: Path, json: str | None) -> int:
         raise preflight.Missing(preflight.one_line(error)) from None
     if reason is not None:
         raise preflight.Missing(f"{case.candidate}: {reason}")
-    from difftest.executors import Executors
+    from difftest.isolation.executors import Executors
 
     with _json_lines(Path(json) if json else None) as lines, Executors([case.candidate]) as executors:
         try:
@@ -488,7 +491,7 @@ def gate_command(
 def oracles_command() -> None:
     """List the installed oracles: whether each can run here, its roundings, and whether it was calibrated here."""
     import oracles
-    from difftest.executors import Executors
+    from difftest.isolation.executors import Executors
 
     states: dict[str, tuple[str, str]] = {}
     emulations = oracles.emulations()

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from difftest.checks import CHECKS
 from difftest.explain.explanation import Explanation
-from difftest.guard import Spans
-from difftest.introduction import Introduction
+from difftest.isolation.introduction import Introduction
+from difftest.isolation.sequence import Step
 from difftest.journal import Entry, Journal
-from difftest.outcome import Outcome
-from difftest.sequence import Step
-from difftest.subjects import checks_of
-from difftest.trial import STEPS, InProcess
+from difftest.judging.checks import CHECKS
+from difftest.judging.guard import Spans
+from difftest.judging.outcome import Outcome
+from difftest.judging.subjects import checks_of
+from difftest.judging.trial import STEPS, InProcess
 from oracles.base import Oracle
 from strategies.plain import AnyScenario
 
@@ -65,7 +65,7 @@ class Executor(Protocol):
         """The cases that ran in the same process before the one that showed `finding`, the latest last."""
 
     def ballot(self, scenario: AnyScenario, path: Path) -> bool:
-        """Write the candidate's ballot on `scenario` (`difftest.ballots`); False when it does not answer it."""
+        """Write the candidate's ballot on `scenario` (`difftest.judging.ballots`); False when it does not answer it."""
 
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
         """What a finding is due to, asking the candidate where it is."""

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 
 from difftest.coverage import Coverage
 from difftest.explain.explanation import Explanation, Match
-from difftest.outcome import Bucket, Outcome, Verdict
-from difftest.votes import Pairs, Votes
+from difftest.judging.outcome import Bucket, Outcome, Verdict
+from difftest.judging.votes import Pairs, Votes
 
 _T = TypeVar("_T")
 

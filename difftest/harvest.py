@@ -8,24 +8,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from difftest import cases, describe, events
-from difftest.cases import AppliesTo, Case, Found
-from difftest.causes import explained_by
-from difftest.claims import Claims
-from difftest.events import Handler, Stage
 from difftest.explain.explanation import Explanation
 from difftest.findings import Finding
 from difftest.fingerprint import Fingerprint
-from difftest.judges import Judge
-from difftest.ledger import Ledger
-from difftest.moves import SEEDS
+from difftest.isolation.sequence import Step
+from difftest.judging.judges import Judge
+from difftest.judging.outcome import Bucket, Outcome
+from difftest.judging.votes import Votes
+from difftest.ledger import cases
+from difftest.ledger.cases import AppliesTo, Case, Found
+from difftest.ledger.causes import explained_by
+from difftest.ledger.claims import Claims
+from difftest.ledger.ledger import Ledger
 from difftest.options import Options
-from difftest.outcome import Bucket, Outcome
-from difftest.refit import changed
-from difftest.sequence import Step
-from difftest.shrink import Shrinker, Shrunk, magnitude
+from difftest.output import describe, events
+from difftest.output.events import Handler, Stage
+from difftest.shrinking.moves import SEEDS
+from difftest.shrinking.refit import changed
+from difftest.shrinking.shrink import Shrinker, Shrunk, magnitude
 from difftest.stream import Stream
-from difftest.votes import Votes
 from oracles import captures
 from strategies.plain import AnyScenario
 from strategies.scenario import Scenario

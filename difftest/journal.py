@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.outcome import Outcome, Verdict
 from strategies.plain import AnyScenario, InvalidScenario
 from strategies.reading import read
 

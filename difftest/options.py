@@ -199,8 +199,8 @@ class Options:
     candidates, reference: specs for `oracles.get`. activations: kinds that are drawn, none for all. profile: a key of
     `PROFILES`. examples: scenarios drawn in all, each judged for every candidate. seed: the base seed of all shards.
     require: candidates that must run. cases: the ledger's folder. device, isolate, workers, timeout: see
-    `difftest.executors.Isolation`. json, html: where events and the page are written, or None. imported: the recorded
-    call that is judged instead of drawn scenarios.
+    `difftest.isolation.executors.Isolation`. json, html: where events and the page are written, or None. imported: the
+    recorded call that is judged instead of drawn scenarios.
     Raises `InvalidOption`.
     """
 

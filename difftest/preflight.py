@@ -26,7 +26,7 @@ def check(options: Options) -> None:
 def check_kinds(options: Options) -> None:
     """Raises `InvalidOption` unless all candidates are of a layer, or all are routers and judged by the recipe."""
     import oracles
-    from difftest import environment
+    from difftest.isolation import environment
 
     # What is in another environment only its own process can load: it says so itself if it is of another kind.
     here = [spec for spec in (*options.candidates, options.reference) if not environment.split(spec)[1]]
@@ -46,7 +46,7 @@ def check_kinds(options: Options) -> None:
 def check_layers(options: Options) -> None:
     """Raises `InvalidOption` unless all candidates are of a layer, as far as this process can tell."""
     import oracles
-    from difftest import environment
+    from difftest.isolation import environment
 
     for spec in options.candidates:
         if not environment.split(spec)[1] and oracles.is_router(oracles.find(spec)):
@@ -67,7 +67,7 @@ def check_cases(folder: Path) -> None:
 def check_oracle(flag: str, spec: str) -> None:
     """Raises `InvalidOption` unless `spec` names an oracle that can be made and asked, as far as this process can."""
     import oracles
-    from difftest import environment
+    from difftest.isolation import environment
 
     if flag == "--reference" and environment.split(spec)[1]:
         raise InvalidOption(f"{flag} {spec}: must be of no environment, since it runs in each candidate's")
@@ -92,8 +92,8 @@ def check_required(specs: Iterable[str]) -> None:
 def missing(spec: str) -> str | None:
     """What the machine lacks to run the oracle; None when it can, or when only its own process can tell."""
     import oracles
-    from difftest import environment
-    from difftest.executors import needs_gpu
+    from difftest.isolation import environment
+    from difftest.isolation.executors import needs_gpu
 
     if environment.split(spec)[1]:
         try:

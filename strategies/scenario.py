@@ -281,7 +281,7 @@ class Execution:
     replays: further replays of one captured graph (mode graph only), each with what is changed in place before it,
     counted from the scenario's own contents: "same", these again; "x", "weights", "ids", "masks", other ones;
     "empty_expert", no token for the expert that had most; "fewer_tokens", half of the batch is padding; "all", x, ids
-    and weights together. `difftest.variants.replayed` makes them.
+    and weights together. `difftest.judging.variants.replayed` makes them.
     padding: rows appended to the batch as serving does, up to a captured size, NaN throughout x. padding_rows: their
     slots are masked and weigh 0, or are routed as further tokens would be.
     tactic: index into the kernel's own list, None for its default. pdl: programmatic dependent launch; fused_finalize:

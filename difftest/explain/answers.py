@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from difftest import variants
-from difftest.compare import wrong
-from difftest.guard import Declined, Guarded, Malformed, Rejected, Spans
-from difftest.outcome import VALUE_KINDS, Bucket, Verdict
-from difftest.trial import InProcess
+from difftest.judging import variants
+from difftest.judging.compare import wrong
+from difftest.judging.guard import Declined, Guarded, Malformed, Rejected, Spans
+from difftest.judging.outcome import VALUE_KINDS, Bucket, Verdict
+from difftest.judging.trial import InProcess
 from oracles.base import Oracle
 from oracles.enclosure import Enclosure
 from oracles.numerics import Numerics
@@ -90,7 +90,7 @@ class NotAsked(Exception):
 
 
 def ask(oracle: Oracle, scenario: Scenario, check: str, *, device: str = "cpu", like: Answers | None = None) -> Answers:
-    """Run `check` of `difftest.checks` (or a step, which always runs) on `scenario`, against the recipe.
+    """Run `check` of `difftest.judging.checks` (or a step, which always runs) on `scenario`, against the recipe.
 
     like: another oracle's answers to the same, whose problem and enclosures can be shared. Raises `NotAsked`.
     """

@@ -6,7 +6,6 @@ import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
 
-from difftest.compare import wrong
 from difftest.explain.answers import Answers, NotAsked, ask
 from difftest.explain.badset import Wrong, describe, is_range_of_columns
 from difftest.explain.explanation import Explanation
@@ -16,7 +15,8 @@ from difftest.explain.needs import Need, needs
 from difftest.explain.probes import with_ordinary_padding, with_poison
 from difftest.explain.relation import Relation, relation
 from difftest.explain.suspicion import Clues, suspect
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.compare import wrong
+from difftest.judging.outcome import Outcome, Verdict
 from oracles.base import AnyOracle, Oracle
 from oracles.faults import FAULTS, Fault, Twin
 from strategies.capability import Capability

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import torch
 
-from difftest.compare import wrong
 from difftest.explain.answers import Answers
 from difftest.explain.recipes import Recipe
-from difftest.outcome import Bucket
+from difftest.judging.compare import wrong
+from difftest.judging.outcome import Bucket
 from oracles.enclosure import FINITE, Enclosure
 
 NEEDED = 1 / 16

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from difftest.refit import replaced
+from difftest.shrinking.refit import replaced
 from difftest.stream import ROUND, Stream
 from strategies import scenarios
 from strategies.capability import Capability

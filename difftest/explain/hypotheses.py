@@ -8,12 +8,12 @@ from typing import Protocol
 
 import torch
 
-from difftest.compare import not_equal
 from difftest.explain.answers import Answers, NotAsked, ask
 from difftest.explain.explanation import Match, Source
 from difftest.explain.fit import Fit, alike, fault_fit, recipe_allows, recipe_fit
 from difftest.explain.recipes import Recipe, recipes
-from difftest.outcome import Bucket, Verdict
+from difftest.judging.compare import not_equal
+from difftest.judging.outcome import Bucket, Verdict
 from oracles.faults import Fault
 from strategies.scenario import Scenario
 

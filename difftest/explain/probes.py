@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from difftest.refit import with_edits
+from difftest.shrinking.refit import with_edits
 from strategies.scenario import InvalidScenario, MaskRow, Scenario
 
 POISON = 0x3C

@@ -9,7 +9,7 @@ import torch
 from difftest.explain.answers import Answers
 from difftest.explain.needs import Need
 from difftest.explain.relation import Relation
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.outcome import Outcome, Verdict
 
 SMALL = 2.0**-5
 """Errors of this share of a row's largest value, or less, are a matter of roundings: four ulps of bfloat16."""

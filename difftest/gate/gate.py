@@ -8,18 +8,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from difftest import campaign, cases
-from difftest.checks import CHECKS
-from difftest.environment import EnvironmentNotFound, WorkerFailed
-from difftest.events import Event
-from difftest.executors import Executors
+from difftest import campaign
 from difftest.gate.target import Target
 from difftest.gate.verdict import Part, Verdict
-from difftest.judges import Judge
-from difftest.ledger import Ledger
+from difftest.isolation.environment import EnvironmentNotFound, WorkerFailed
+from difftest.isolation.executors import Executors
+from difftest.judging.checks import CHECKS
+from difftest.judging.judges import Judge
+from difftest.judging.outcome import Outcome
+from difftest.judging.outcome import Verdict as OutcomeVerdict
+from difftest.ledger import cases
+from difftest.ledger.ledger import Ledger
 from difftest.options import Options
-from difftest.outcome import Outcome
-from difftest.outcome import Verdict as OutcomeVerdict
+from difftest.output.events import Event
 from oracles.base import OracleNotFound
 from strategies.capability import Capability
 from strategies.gate import TARGET_ACTIVATION, group_of, matrix

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from difftest import describe
-from difftest.cases import SUFFIX
-from difftest.claims import Claims
-from difftest.events import CaseNotSaved, CaseReplayed, Event, JournalLost, to_json
 from difftest.findings import Summary
-from difftest.outcome import Bucket
+from difftest.judging.outcome import Bucket
+from difftest.ledger.cases import SUFFIX
+from difftest.ledger.claims import Claims
+from difftest.ledger.replay import ReplayStatus, replay
+from difftest.output import describe
+from difftest.output.events import CaseNotSaved, CaseReplayed, Event, JournalLost, to_json
 from difftest.plugin.session import session_of
-from difftest.replay import ReplayStatus, replay
 
 RESULT = pytest.StashKey[str]()
 """JSON of an item's result: its `Summary`, and its events if they are to be written."""

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from difftest import describe
-from difftest.events import RunFinished
 from difftest.findings import Summary
-from difftest.jsonl import JsonLines
 from difftest.options import InvalidOption
+from difftest.output import describe
+from difftest.output.events import RunFinished
+from difftest.output.jsonl import JsonLines
 from difftest.plugin.session import session_of
 
 

@@ -14,7 +14,7 @@ import pytest
 from difftest.options import OPTIONS, InvalidOption, Options
 
 SUFFIX = ".case.json"
-"""`difftest.cases.SUFFIX`, which is not imported here: this module is loaded in every pytest run."""
+"""`difftest.ledger.cases.SUFFIX`, which is not imported here: this module is loaded in every pytest run."""
 
 CASES_INI = "difftest_cases"
 SUITE = Path(__file__).resolve().parent.parent / "suite"
@@ -33,7 +33,7 @@ class Session:
 
     options: as given, with the base seed. known: the ledger's case files when the run began; a case that a shard saves
     later is not a test of the same run. claims: a folder that all processes of the run share, see
-    `difftest.claims`.
+    `difftest.ledger.claims`.
     """
 
     def __init__(self, options: Options, known: Iterable[Path], claims: Path) -> None:
@@ -57,7 +57,8 @@ class Session:
 
     @classmethod
     def _begun(cls, config: pytest.Config) -> Session:
-        from difftest import cases, preflight
+        from difftest import preflight
+        from difftest.ledger import cases
 
         given = _given(config)
         try:

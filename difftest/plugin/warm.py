@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from difftest.campaign import executors_for
-from difftest.executors import Executors
+from difftest.isolation.executors import Executors
 from difftest.plugin.session import session_of
 
 _KEY = pytest.StashKey[Executors]()

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 import oracles
-from difftest import cases
-from difftest.cases import Case
+from difftest.ledger import cases
+from difftest.ledger.cases import Case
 from difftest.report.issue import issue, summary, title
 from difftest.report.proof import Proof, prove, sanitize
 from difftest.report.script import NoScript, script

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from difftest.cases import Case
-from difftest.describe import changed_fields, element_line
-from difftest.outcome import VALUE_KINDS, Outcome, Verdict
+from difftest.judging.outcome import VALUE_KINDS, Outcome, Verdict
+from difftest.ledger.cases import Case
+from difftest.output.describe import changed_fields, element_line
 from difftest.report.proof import Proof
 from difftest.report.render import render
 from strategies.reading import layer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import oracles
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.outcome import Outcome, Verdict
 from difftest.report.question import question
 from difftest.report.render import render
 from oracles import reproductions

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from difftest.compare import Breach, Judgement, judge, malformed
-from difftest.outcome import Worst
+from difftest.judging.compare import Breach, Judgement, judge, malformed
+from difftest.judging.outcome import Worst
 from oracles.enclosure import ANY
 from oracles.router_problem import RouterProblem, RoutingTable
 from oracles.router_reference import RoutingEnclosure

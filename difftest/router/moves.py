@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from difftest.search import smaller
+from difftest.shrinking.search import smaller
 from strategies.plain import InvalidScenario
 from strategies.router import Logits, RouterEdit, RouterScenario, Scores, SetBias, SetLogit, SetRow, TieExperts
 

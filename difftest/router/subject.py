@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from difftest.checks import RATE_RUNS, Check, Skip
-from difftest.compare import Breach, Judgement, not_equal
-from difftest.guard import Guarded, Spans
-from difftest.outcome import Rate
+from difftest.judging.checks import RATE_RUNS, Check, Skip
+from difftest.judging.compare import Breach, Judgement, not_equal
+from difftest.judging.guard import Guarded, Spans
+from difftest.judging.outcome import Rate
 from difftest.router.judge import judge_table
 from oracles.router_problem import RouterProblem, RoutingTable
 from oracles.router_reference import RoutingEnclosure, enclose
@@ -20,7 +20,7 @@ from strategies.router_capability import has_non_finite
 
 
 class RouterSubject:
-    """See `difftest.checks.Subject`. output: the routing table."""
+    """See `difftest.judging.checks.Subject`. output: the routing table."""
 
     def __init__(
         self, candidate: Guarded, problem: RouterProblem, prepared: Any, output: RoutingTable, spans: Spans

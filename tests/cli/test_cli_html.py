@@ -73,7 +73,7 @@ def test_a_page_that_fails_at_the_end_is_said_after_it(run, monkeypatch):
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("difftest.page.write_whole", full)
+    monkeypatch.setattr("difftest.output.page.write_whole", full)
     result = run("Right", "--html", "page.html")
     assert result.code == 3
     assert "--html page.html: No space left on device; the page is not written" in result.err

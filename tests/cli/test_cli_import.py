@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from difftest import cases
+from difftest.ledger import cases
 from oracles.problem import build
 from strategies import Parallel, Scenario, Shape, recordings
 

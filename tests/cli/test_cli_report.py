@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from difftest import cases
+from difftest.ledger import cases
 
 
 def test_a_report_whose_script_shows_the_finding(difftest, snapshot):

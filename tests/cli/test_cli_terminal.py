@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from difftest.events import FindingFound, RunStarted, ScenarioFinished, ShrinkProgressed, ShrinkStarted
+from difftest.judging.outcome import Outcome, Verdict
 from difftest.options import Options
-from difftest.outcome import Outcome, Verdict
-from difftest.terminal import PLAIN_INTERVAL, Terminal
+from difftest.output.events import FindingFound, RunStarted, ScenarioFinished, ShrinkProgressed, ShrinkStarted
+from difftest.output.terminal import PLAIN_INTERVAL, Terminal
 from strategies.scenario import Scenario, Shape
 
 OPTIONS = Options(candidates=("kernel",), examples=200, seed=7)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from difftest import cases
+from difftest.ledger import cases
 
 DOCS = Path(__file__).parents[2] / "docs"
 ENDS = {

@@ -14,7 +14,7 @@ import pytest
 
 import difftest.journal
 from difftest.journal import Case, Journal, JournalError, leftovers
-from difftest.outcome import Verdict
+from difftest.judging.outcome import Verdict
 from strategies.scenario import Routing, Scenario, SetWeight, Shape
 
 SCENARIO = Scenario(shape=Shape(tokens=3), routing=Routing(edits=(SetWeight(token=0, slot=0, weight=float("nan")),)))

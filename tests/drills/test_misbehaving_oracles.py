@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from difftest.checks import CHECKS
 from difftest.engine import Engine
-from difftest.outcome import Outcome, Verdict
-from difftest.variants import clone_tensors, with_tensors
+from difftest.judging.checks import CHECKS
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.judging.variants import clone_tensors, with_tensors
 from oracles.grouped_mm import GroupedMM, Prepared
 from oracles.problem import Problem
 from strategies.scenario import Scenario, Shape

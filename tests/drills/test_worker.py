@@ -8,15 +8,15 @@ from collections import Counter
 import dying
 import pytest
 
-from difftest import cases
 from difftest.campaign import run
-from difftest.environment import WorkerFailed
-from difftest.executors import Executors, Isolation
 from difftest.findings import Summary
+from difftest.isolation.environment import WorkerFailed
+from difftest.isolation.executors import Executors, Isolation
+from difftest.isolation.sequence import Step
+from difftest.judging.outcome import Verdict
+from difftest.ledger import cases
+from difftest.ledger.replay import ReplayStatus, replay
 from difftest.options import Options
-from difftest.outcome import Verdict
-from difftest.replay import ReplayStatus, replay
-from difftest.sequence import Step
 from oracles import OracleNotFound
 from strategies.scenario import Scenario, Shape
 

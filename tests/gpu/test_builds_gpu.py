@@ -21,7 +21,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from difftest import builds
-from difftest.compare import judge
+from difftest.judging.compare import judge
 from oracles.cutlass_sm90 import PATH
 from oracles.problem import build as problem_of
 from oracles.reference import enclose

@@ -19,9 +19,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from difftest import variants
-from difftest.compare import Judgement, judge, not_equal
 from difftest.engine import Engine
+from difftest.judging import variants
+from difftest.judging.compare import Judgement, judge, not_equal
 from oracles import cutlass_layouts
 from oracles import flashinfer_package as package
 from oracles.base import missing_of

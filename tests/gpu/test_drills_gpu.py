@@ -9,8 +9,8 @@ import breaking
 import pytest
 import torch
 
-from difftest.executors import Executors, Isolation
-from difftest.outcome import Verdict
+from difftest.isolation.executors import Executors, Isolation
+from difftest.judging.outcome import Verdict
 from strategies.scenario import Scenario, Shape
 
 pytestmark = [
@@ -66,7 +66,7 @@ def test_a_card_is_shared_with_a_cap_of_memory_each():
 PROGRAM = """
 import sys
 import torch
-from difftest.executors import Executors
+from difftest.isolation.executors import Executors
 from strategies.scenario import Scenario
 
 with Executors() as executors:

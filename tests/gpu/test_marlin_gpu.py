@@ -16,8 +16,8 @@ import pytest
 import torch
 from test_cutlass_gpu import KIMI_K3, KIMI_K3_RANK, draws, rows_of, special_byte_rows
 
-from difftest.compare import Judgement, judge, not_equal, pair
 from difftest.engine import Engine
+from difftest.judging.compare import Judgement, judge, not_equal, pair
 from oracles import marlin_layouts
 from oracles.base import missing_of
 from oracles.cutlass import Cutlass

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from difftest.compare import judge
 from difftest.engine import check
+from difftest.judging.compare import judge
 from oracles.problem import build
 from oracles.reference import enclose
 from oracles.sglang_path import SglangFlashinfer, SglangMarlin, SglangPath

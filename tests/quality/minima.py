@@ -1,8 +1,8 @@
 """Faults with the simplest scenario that shows each, worked out by hand, and the hunt that has to end there.
 
-"Simplest" is the order of `difftest.complexity`: fewest edits, then fewest departures from the defaults, then the
-smallest sizes, then the lowest seeds. So a masked padding row (a departure) goes before a masked slot (an edit), and a
-batch of padding alone (M = 0) before one with a token.
+"Simplest" is the order of `difftest.shrinking.complexity`: fewest edits, then fewest departures from the defaults,
+then the smallest sizes, then the lowest seeds. So a masked padding row (a departure) goes before a masked slot (an
+edit), and a batch of padding alone (M = 0) before one with a token.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from difftest.engine import Engine
 from difftest.options import shards_of, share_of
-from difftest.shrink import Shrinker, Shrunk
+from difftest.shrinking.shrink import Shrinker, Shrunk
 from difftest.stream import Enough, Stream
 from oracles.faults import FAULTS, Twin
 from strategies import (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from difftest.engine import Engine
-from difftest.outcome import Outcome
-from difftest.shrink import Shrinker
+from difftest.judging.outcome import Outcome
+from difftest.shrinking.shrink import Shrinker
 from difftest.stream import Enough, Stream
 from strategies import Execution, Scenario, Shape, scenarios
 

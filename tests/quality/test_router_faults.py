@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from difftest import campaign, cases
+from difftest import campaign
+from difftest.ledger import cases
 from difftest.options import Options
 from oracles.router_torch import RouterTorch
 from strategies import RouterScenario, RouterShape, Scores

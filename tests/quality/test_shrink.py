@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from difftest import campaign
+from difftest.judging.outcome import Agreement, Outcome, Verdict, Worst
 from difftest.options import Options, shards_of, share_of
-from difftest.outcome import Agreement, Outcome, Verdict, Worst
-from difftest.shrink import Shrinker
+from difftest.shrinking.shrink import Shrinker
 from difftest.stream import Enough, Stream
 from oracles.routing import route
 from strategies import (

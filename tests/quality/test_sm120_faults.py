@@ -6,7 +6,7 @@ import pytest
 
 import oracles
 from difftest.engine import Engine
-from difftest.outcome import Outcome
+from difftest.judging.outcome import Outcome
 from difftest.stream import Enough, Stream
 from oracles.emulated_sm120 import EmulatedSm120
 from oracles.faults import FAULTS, SM120_FAULTS

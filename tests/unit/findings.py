@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from difftest.cases import Case, Found
 from difftest.explain.explanation import Explanation
 from difftest.fingerprint import Fingerprint
-from difftest.outcome import Agreement, Outcome, Rate, Verdict, Worst
-from difftest.sequence import Step
+from difftest.isolation.sequence import Step
+from difftest.judging.outcome import Agreement, Outcome, Rate, Verdict, Worst
+from difftest.ledger.cases import Case, Found
 from strategies import Parallel, Scenario, Shape
 
 SCENARIO = Scenario(shape=Shape(tokens=5, experts=2, top_k=2), parallel=Parallel(ep_size=2, ep_rank=1))

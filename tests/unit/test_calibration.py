@@ -13,7 +13,7 @@ from simulate import Choices
 from difftest import calibration, probe
 from difftest.calibration import Calibration, InvalidCalibration, narrowed
 from difftest.engine import Engine
-from difftest.outcome import Verdict
+from difftest.judging.outcome import Verdict
 from difftest.probe import Addition, Unmeasurable
 from oracles.grouped_mm import GroupedMM
 from oracles.numerics import Accumulator, Numerics, Stripes, TensorCore

@@ -14,14 +14,16 @@ import candidates
 import pytest
 
 import oracles
-from difftest import campaign, cases, events
+from difftest import campaign
 from difftest.campaign import run, run_shard
-from difftest.cases import Status
-from difftest.claims import Claims
 from difftest.findings import Summary
+from difftest.judging.outcome import Verdict
+from difftest.ledger import cases
+from difftest.ledger.cases import Status
+from difftest.ledger.claims import Claims
+from difftest.ledger.replay import ReplayStatus, replay
 from difftest.options import InvalidOption, Options, shards_of
-from difftest.outcome import Verdict
-from difftest.replay import ReplayStatus, replay
+from difftest.output import events
 from strategies import Scenario, Shape
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from findings import HERE, SCENARIO, agrees, case, diverges, races
 
-from difftest import cases
-from difftest.cases import AppliesTo, Case, CaseNotWritten, InvalidCase, Status
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.ledger import cases
+from difftest.ledger.cases import AppliesTo, Case, CaseNotWritten, InvalidCase, Status
 from strategies import Scenario, Shape
 
 KINDS = {

@@ -10,11 +10,11 @@ import pytest
 from draws import WHOLE, draws
 from findings import HERE, FakeEngine, agrees, case, diverges
 
-from difftest import cases
-from difftest.causes import alike, explained_by, stripped, without
-from difftest.complexity import covers
-from difftest.ledger import Ledger
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.ledger import cases
+from difftest.ledger.causes import alike, explained_by, stripped, without
+from difftest.ledger.ledger import Ledger
+from difftest.shrinking.complexity import covers
 from strategies import (
     Capability,
     DuplicateSlot,

@@ -12,11 +12,11 @@ import torch
 from captured import Captured, FrozenCounts, FrozenRouting, LeakyPadding, SecondReplay, StaleX
 from fakes import Change, Fake
 
-from difftest.checks import CHECKS
 from difftest.engine import Engine
-from difftest.outcome import Outcome, Verdict
-from difftest.trial import InProcess
-from difftest.variants import take_rows
+from difftest.judging.checks import CHECKS
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.judging.trial import InProcess
+from difftest.judging.variants import take_rows
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import Prepared
 from oracles.numerics import Numerics
@@ -282,7 +282,7 @@ def wide_radius(monkeypatch: pytest.MonkeyPatch) -> None:
         radius = exact.hard + exact.center.abs() / 64
         return replace(exact, hard=radius, sharp=radius)
 
-    monkeypatch.setattr("difftest.checks.enclose", widened)
+    monkeypatch.setattr("difftest.judging.checks.enclose", widened)
 
 
 @pytest.mark.parametrize("check", ["split", "permute", "pad", "foreign"])

@@ -6,8 +6,8 @@ import re
 import pytest
 import torch
 
-from difftest.compare import Judgement, judge, malformed, not_equal, pair, twice, wrong
-from difftest.outcome import Worst
+from difftest.judging.compare import Judgement, judge, malformed, not_equal, pair, twice, wrong
+from difftest.judging.outcome import Worst
 from oracles.enclosure import ANY, FINITE, LAMBDA, NAN, NEG_INF, POS_INF, RADIUS_MODEL, Enclosure
 from oracles.numerics import Accumulator, Numerics
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from difftest.coverage import AXES, Coverage, Tally
-from difftest.describe import coverage_lines
+from difftest.output.describe import coverage_lines
 from difftest.stream import Stream
 from oracles.faults import Twin
 from strategies import Capability, Execution, MaskSlot, Parallel, Routing, Scenario, Shape, Situ, scenarios

@@ -7,8 +7,8 @@ import math
 import hypothesis
 import pytest
 
-from difftest import describe
-from difftest.outcome import Worst
+from difftest.judging.outcome import Worst
+from difftest.output import describe
 from oracles.numerics import Accumulator, Numerics
 from strategies import (
     Capability,

@@ -10,8 +10,8 @@ import torch
 
 import oracles
 from difftest.engine import Engine
+from difftest.judging.outcome import Verdict
 from difftest.options import installed_candidates
-from difftest.outcome import Verdict
 from difftest.stream import Stream
 from oracles import emulated_sm120 as emulated
 from oracles import formats

@@ -13,13 +13,13 @@ from fakes import Change, Fake
 
 import difftest
 import difftest.engine
-from difftest import trial
-from difftest.checks import CHECKS
 from difftest.engine import Engine
-from difftest.guard import without_digits
 from difftest.journal import Journal
-from difftest.outcome import Outcome, Verdict
-from difftest.trial import Done, InProcess
+from difftest.judging import trial
+from difftest.judging.checks import CHECKS
+from difftest.judging.guard import without_digits
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.judging.trial import Done, InProcess
 from oracles.base import OracleNotFound
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import Prepared
@@ -40,7 +40,7 @@ def test_agreement() -> None:
 
 
 def test_importing_difftest_does_not_import_torch() -> None:
-    code = "import sys, difftest, difftest.outcome, difftest.journal; assert 'torch' not in sys.modules"
+    code = "import sys, difftest, difftest.judging.outcome, difftest.journal; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -240,7 +240,7 @@ def sharp_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
         center = enclose(problem, numerics).center
         return replace(enclose(problem, numerics), hard=center.abs() + 10.0, sharp=torch.zeros_like(center))
 
-    monkeypatch.setattr("difftest.checks.enclose", altered)
+    monkeypatch.setattr("difftest.judging.checks.enclose", altered)
 
 
 def off_by_one(output: torch.Tensor, _: Problem) -> torch.Tensor:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from difftest import builds, environment
-from difftest.environment import EnvironmentNotFound
+from difftest import builds
+from difftest.isolation import environment
+from difftest.isolation.environment import EnvironmentNotFound
 
 
 @pytest.mark.parametrize(

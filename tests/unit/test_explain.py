@@ -14,7 +14,7 @@ from difftest.explain.explanation import Explanation, Match
 from difftest.explain.further import near
 from difftest.explain.recipes import recipes
 from difftest.findings import Finding, mistakes
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.outcome import Outcome, Verdict
 from oracles.faults import FAULTS
 from oracles.grouped_mm import GroupedMM
 from oracles.numerics import Accumulator, Numerics, Transcendental

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from difftest.engine import Engine, check
-from difftest.outcome import Verdict
+from difftest.judging.outcome import Verdict
 from difftest.stream import Stream
 from oracles import base
 from oracles.faults import FAULTS, KINDS, Twin

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from difftest import cases
 from difftest.gate import command, gate
 from difftest.gate.target import TARGETS, Target
 from difftest.gate.verdict import Part, Verdict
+from difftest.judging.outcome import Outcome
+from difftest.judging.outcome import Verdict as OutcomeVerdict
+from difftest.ledger import cases
 from difftest.options import Options
-from difftest.outcome import Outcome
-from difftest.outcome import Verdict as OutcomeVerdict
 from oracles.grouped_mm import GroupedMM
 from strategies import gate as plan
 from strategies.scenario import Scenario, Situ

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 from findings import HERE, FakeEngine, agrees, diverges
 
-from difftest import cases, events
-from difftest.claims import Claims
 from difftest.findings import Finding
 from difftest.harvest import FORMS, Harvest
-from difftest.ledger import Ledger
+from difftest.judging.outcome import Outcome
+from difftest.ledger import cases
+from difftest.ledger.claims import Claims
+from difftest.ledger.ledger import Ledger
 from difftest.options import Options
-from difftest.outcome import Outcome
+from difftest.output import events
 from difftest.stream import Stream
 from strategies import (
     Capability,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import difftest
-from difftest.heat import COLUMNS, ROWS, heat
+from difftest.judging.heat import COLUMNS, ROWS, heat
 from oracles.grouped_mm import GroupedMM
 from strategies import Scenario, Shape
 

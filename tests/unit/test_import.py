@@ -13,9 +13,9 @@ import torch
 from findings import case, diverges
 from safetensors.torch import load_file, save_file
 
-from difftest import cases
-from difftest.moves import moves
+from difftest.ledger import cases
 from difftest.recorder import NotRecorded, record
+from difftest.shrinking.moves import moves
 from oracles import captures, cutlass_layouts, recording
 from oracles.problem import Problem, build
 from strategies import (

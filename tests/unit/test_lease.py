@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from difftest import lease
+from difftest.isolation import lease
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from difftest.lease import _first_free
+from difftest.isolation.lease import _first_free
 taken = _first_free(Path(sys.argv[1]), ["a", "b"])
 print(taken.index, taken.slot, flush=True)
 time.sleep(3600)

@@ -21,7 +21,7 @@ import simulate
 import torch
 from simulate import Choices, Tensor
 
-from difftest.compare import judge
+from difftest.judging.compare import judge
 from oracles import marlin, marlin_layouts
 from oracles import sglang_package as package
 from oracles.base import Oracle, capability_of, missing_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from difftest.outcome import Agreement, Bucket, InvalidOutcome, Outcome, Rate, Verdict, Worst
+from difftest.judging.outcome import Agreement, Bucket, InvalidOutcome, Outcome, Rate, Verdict, Worst
 from strategies.scenario import Scenario, Shape
 
 STATS = Agreement(

@@ -73,7 +73,7 @@ def test_neither_torch_nor_hypothesis_is_imported_for_others(project):
 
         def test_modules():
             assert "difftest.plugin" in sys.modules
-            assert not {"torch", "difftest.cases", "strategies"} & set(sys.modules)
+            assert not {"torch", "difftest.ledger.cases", "strategies"} & set(sys.modules)
         """
     )
     done = project.runpytest_subprocess()

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from difftest.complexity import complexity, covers
-from difftest.reducer import reduce
-from difftest.refit import changed
-from difftest.search import smaller, smaller_widths
+from difftest.shrinking.complexity import complexity, covers
+from difftest.shrinking.reducer import reduce
+from difftest.shrinking.refit import changed
+from difftest.shrinking.search import smaller, smaller_widths
 from difftest.stream import Stream
 from strategies import (
     AssignExpert,

@@ -7,10 +7,11 @@ import candidates
 import pytest
 from findings import SCENARIO, case, diverges, races
 
-from difftest import cases, check, fingerprint
-from difftest.cases import AppliesTo, Status
-from difftest.outcome import Outcome, Rate
-from difftest.replay import CLEAN_REPEATS, Replay, ReplayStatus, replay, scenario_to_run
+from difftest import check, fingerprint
+from difftest.judging.outcome import Outcome, Rate
+from difftest.ledger import cases
+from difftest.ledger.cases import AppliesTo, Status
+from difftest.ledger.replay import CLEAN_REPEATS, Replay, ReplayStatus, replay, scenario_to_run
 from oracles.grouped_mm import GroupedMM
 from strategies import Scenario, Shape
 

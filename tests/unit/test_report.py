@@ -12,8 +12,8 @@ import torch
 from findings import case, diverges
 
 import oracles
-from difftest import cases
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.ledger import cases
 from difftest.report import folder, proof, script
 from difftest.report.issue import scenario_words, title
 from difftest.stream import Stream

@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from difftest import moves
-from difftest.complexity import complexity, covers
-from difftest.describe import scenario_line
 from difftest.engine import check
-from difftest.outcome import Outcome, Verdict
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.output.describe import scenario_line
 from difftest.router.judge import judge_table
+from difftest.shrinking import moves
+from difftest.shrinking.complexity import complexity, covers
 from oracles.router_numerics import RouterNumerics
 from oracles.router_problem import RoutingTable, build
 from oracles.router_reference import enclose

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from difftest.sequence import Step, shorten
+from difftest.isolation.sequence import Step, shorten
 from strategies.scenario import Scenario, Shape
 
 STEPS = [Step(Scenario(shape=Shape(tokens=tokens))) for tokens in range(1, 41)]

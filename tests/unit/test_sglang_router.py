@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from difftest.engine import check
-from difftest.outcome import Verdict
+from difftest.judging.outcome import Verdict
 from oracles import sglang_package
 from oracles.sglang_router import SglangRouter, SglangRouterInterpreted, SglangRouterNative
 from strategies import RouterCapability, RouterScenario, RouterShape, Scores, router_scenarios

@@ -6,8 +6,8 @@ import math
 import pytest
 from findings import SCENARIO, FakeEngine, agrees, diverges, races
 
-from difftest.outcome import Outcome, Rate
-from difftest.shrink import HYPOTHESIS_RUNS, POWER, RATE_RUNS, Shrinker, magnitude, repeats_for
+from difftest.judging.outcome import Outcome, Rate
+from difftest.shrinking.shrink import HYPOTHESIS_RUNS, POWER, RATE_RUNS, Shrinker, magnitude, repeats_for
 from difftest.stream import Stream
 from strategies import Capability, Scenario, Shape, scenarios
 
@@ -66,7 +66,7 @@ def test_a_saved_case_goes_to_the_reducer_alone():
 
 
 def test_a_budget_of_hypothesis_is_kept(monkeypatch):
-    monkeypatch.setattr("difftest.shrink.HYPOTHESIS_RUNS", 5)
+    monkeypatch.setattr("difftest.shrinking.shrink.HYPOTHESIS_RUNS", 5)
     engine = FakeEngine(lambda s: diverges(s) if s.shape.tokens > 4 else agrees(s))
     shrunk = shrink(engine, first_of(engine))[0].shrink(stream())
     assert shrunk.runs_hypothesis == 5
@@ -74,7 +74,7 @@ def test_a_budget_of_hypothesis_is_kept(monkeypatch):
 
 
 def test_the_budget_of_the_reducer_is_kept(monkeypatch):
-    monkeypatch.setattr("difftest.shrink.REDUCER_RUNS", 3)
+    monkeypatch.setattr("difftest.shrinking.shrink.REDUCER_RUNS", 3)
     engine = FakeEngine(lambda s: diverges(s) if s.shape.tokens > 2 else agrees(s))
     shrunk = shrink(engine, diverges(SCENARIO))[0].shrink(None)
     assert (shrunk.runs_reducer, shrunk.fixed_point) == (3, False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from difftest.compare import not_equal
+from difftest.judging.compare import not_equal
 from oracles import base
 from oracles.faults import FAULTS, KINDS, SM120_FAULTS, UNSEEN_FAULTS, Twin
 from oracles.problem import build

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 import torch
 
-from difftest import variants
+from difftest.judging import variants
 from oracles import formats
 from oracles.problem import Problem, build
 from strategies.scenario import (

@@ -11,14 +11,16 @@ import candidates
 import pytest
 import torch
 
-from difftest import ballots, campaign, describe, suite
-from difftest.ballots import Ballot, Poll
-from difftest.executors import Executors, Isolation
+from difftest import campaign, suite
 from difftest.findings import Finding, Summary
+from difftest.isolation.executors import Executors, Isolation
+from difftest.judging import ballots
+from difftest.judging.ballots import Ballot, Poll
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.judging.trial import InProcess
+from difftest.judging.votes import AGREE, DIFFER, UNASKED, Pairs, Votes
 from difftest.options import Options
-from difftest.outcome import Outcome, Verdict
-from difftest.trial import InProcess
-from difftest.votes import AGREE, DIFFER, UNASKED, Pairs, Votes
+from difftest.output import describe
 from oracles.enclosure import ANY, FINITE, NAN, Enclosure
 from oracles.problem import build
 from oracles.reference import enclose

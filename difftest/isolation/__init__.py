@@ -1,0 +1,1 @@
+"""Cases in processes of their own: environments, devices, deaths and what came before them."""

@@ -1,0 +1,349 @@
+"""Workers: warm processes that run cases for one candidate in its environment, and are replaced when a case ends them.
+
+The pool (pebble) kills what runs too long, tells how a process died, and starts the next one. A worker here is such a
+pool of one process with the cases that were handed to it, so that it is known which of them ran in one process, in
+which order, and none is lost. Only scenarios and outcomes cross to the process and back, never a tensor.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import signal
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pebble
+
+from difftest.explain.explainer import unasked
+from difftest.explain.explanation import Explanation
+from difftest.isolation import inside
+from difftest.isolation.environment import Environment, WorkerFailed
+from difftest.isolation.inside import RETIRED, Answer, Setup
+from difftest.isolation.introduction import Introduction
+from difftest.isolation.sequence import Step
+from difftest.isolation.spawning import CLEAN_EXIT, Context
+from difftest.judging.guard import Spans
+from difftest.judging.outcome import ENDS_PROCESS, Bucket, Outcome, Verdict
+from oracles.base import OracleNotFound
+from strategies.plain import AnyScenario
+
+_T = TypeVar("_T")
+
+START_SECONDS = 600.0
+"""Time for a process to start, import its packages and touch its device."""
+
+REMEMBERED = 512
+"""Cases of one process that a sequence may reach back."""
+
+_SIGHTINGS = 8
+"""Findings of one bucket of which the earlier cases are kept."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Job:
+    """A case that was handed to a worker. `result` waits for it."""
+
+    worker: Worker
+    scenario: AnyScenario
+    checks: frozenset[str]
+    future: concurrent.futures.Future[Answer]
+    restarts: int = 0
+    outcome: Outcome | None = None
+    error: Exception | None = None
+    before: tuple[Step, ...] = ()
+    """Of a finding: the cases that ran earlier in the same process."""
+
+    def result(self) -> Outcome:
+        """The outcome. What `InProcess` would raise, this raises; `WorkerFailed` when no process starts any more."""
+        self.worker.settle(self)
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None  # settled
+        return self.outcome
+
+
+@dataclass(kw_only=True)
+class Work:
+    """What the processes of one candidate spent and did; see `InProcess`."""
+
+    spans: Spans = field(default_factory=Spans)
+    tally: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class Worker:
+    """One process at a time. Cases are run in the order in which they are handed over."""
+
+    def __init__(self, setup: Setup, environment: Environment, timeout: float, work: Work) -> None:
+        """timeout: seconds that a case may take. work: where the time of its cases is added."""
+        self._setup = setup
+        self._environment = environment
+        self._timeout = timeout
+        self._work = work
+        self._queue: deque[Job] = deque()
+        self._pid = 0
+        self._used = self._stale = False
+        self._record: deque[Step] = deque(maxlen=REMEMBERED)
+        self._pool = self._new_pool()
+
+    @property
+    def waiting(self) -> int:
+        """Cases that were handed over and whose outcome nobody knows yet."""
+        return sum(not job.future.done() for job in self._queue)
+
+    def _new_pool(self) -> pebble.ProcessPool:
+        context: Any = Context(self._environment)
+        return pebble.ProcessPool(1, initializer=inside.enter, initargs=(self._setup,), context=context)
+
+    def introduce(self) -> Introduction:
+        """What the candidate says of itself in its process.
+
+        Raises `OracleNotFound` when there is no such oracle there, `WorkerFailed` when the process does not start.
+        """
+        who = f"{self._setup.name}: its process"
+        try:
+            return self._waited(self._pool.schedule(inside.hello, timeout=START_SECONDS))
+        except OracleNotFound:
+            raise
+        except TimeoutError:
+            raise WorkerFailed(f"{who} does not start within {START_SECONDS:g} s") from None
+        except pebble.ProcessExpired as death:
+            raise WorkerFailed(f"{who} ends at its start ({how_it_ended(death.exitcode)})") from None
+        except BrokenProcessPool:
+            raise WorkerFailed(f"{who} ends at its start") from None
+        except Exception as error:
+            raise WorkerFailed(f"{who} cannot start: {' '.join(str(error).split())}") from None
+
+    def _waited(self, future: concurrent.futures.Future[_T]) -> _T:
+        """The future's result. A pool that breaks may forget a task that it had not yet looked at."""
+        while not concurrent.futures.wait([future], timeout=1).done:
+            if not self._pool.active:
+                raise BrokenProcessPool
+        return future.result()
+
+    def ask(self, function: Callable[..., _T], *arguments: Any) -> _T | None:
+        """The answer of a further function of `inside`; None when the process does not survive it."""
+        self._prepare()
+        for _ in range(2):
+            try:
+                return self._waited(self._pool.schedule(function, args=arguments, timeout=START_SECONDS))
+            except TimeoutError:
+                break
+            except pebble.ProcessExpired as death:
+                if death.exitcode != RETIRED:
+                    break
+            except BrokenProcessPool:
+                self._replace(list(self._queue))
+                break
+        self._record = deque(maxlen=REMEMBERED)
+        return None
+
+    def submit(self, scenario: AnyScenario, checks: Collection[str]) -> Job:
+        """Hand a case over."""
+        chosen = frozenset(checks)
+        self._prepare()
+        job = Job(worker=self, scenario=scenario, checks=chosen, future=self._schedule(scenario, chosen))
+        self._queue.append(job)
+        return job
+
+    def _prepare(self) -> None:
+        """See to it that there is a process to hand something over to, and that it is a new one if it has to be."""
+        if not self._pool.active:
+            self._replace(list(self._queue))
+        if self._used and self._stale:
+            self._pool.schedule(inside.retire)
+        self._used, self._stale = True, False
+
+    def _schedule(self, scenario: AnyScenario, checks: frozenset[str]) -> concurrent.futures.Future[Answer]:
+        return self._pool.schedule(inside.run, args=(scenario, checks), timeout=self._timeout)
+
+    def retire(self) -> None:
+        """Let the next case find a process in which no other one ran."""
+        self._stale = True
+
+    def settle(self, job: Job) -> None:
+        """Wait for `job`, and for those before it."""
+        while job.outcome is None and job.error is None:
+            self._settle_next()
+
+    def _settle_next(self) -> None:
+        job = self._queue.popleft()
+        try:
+            answer = self._waited(job.future)
+        except TimeoutError:
+            self._ended(job, Verdict.HUNG, "timeout", f"no answer within {self._timeout:g} s")
+        except pebble.ProcessExpired as death:
+            if death.exitcode == RETIRED:
+                self._again(job)
+            else:
+                how = how_it_ended(death.exitcode)
+                self._ended(job, Verdict.CRASHED, how, f"the process that ran this case ended: {how}")
+        except BrokenProcessPool:
+            self._broken(job)
+        except Exception as error:
+            job.error = error
+        else:
+            self._answered(job, answer)
+
+    def _answered(self, job: Job, answer: Answer) -> None:
+        if answer.pid != self._pid:
+            self._pid, self._record = answer.pid, deque(maxlen=REMEMBERED)
+        job.outcome = answer.outcome
+        if answer.outcome.is_finding:
+            job.before = tuple(self._record)
+        self._record.append(Step(job.scenario, tuple(sorted(job.checks))))
+        for phase, seconds in answer.seconds.items():
+            self._work.spans.seconds[phase] += seconds
+        self._work.tally.update(answer.tally)
+
+    def _ended(self, job: Job, verdict: Verdict, kind: str, detail: str) -> None:
+        """The process did not survive the job."""
+        job.before = tuple(self._record)
+        self._record = deque(maxlen=REMEMBERED)
+        job.outcome = Outcome(
+            verdict=verdict,
+            scenario=job.scenario,
+            candidate=self._setup.name,
+            reference=self._setup.reference,
+            check="process",
+            kind=kind,
+            detail=detail,
+        )
+
+    def _again(self, job: Job) -> None:
+        job.future = self._schedule(job.scenario, job.checks)
+        self._queue.append(job)
+
+    def _broken(self, job: Job) -> None:
+        """The pool knows of a death, but not in which case: too soon after it had begun, or between two."""
+        job.restarts += 1
+        if job.restarts == 1:
+            self._replace([job, *self._queue])
+        else:
+            self._ended(job, Verdict.CRASHED, "process ended", "the process that ran this case ended as it began")
+            self._replace(list(self._queue))
+
+    def _replace(self, waiting: Sequence[Job]) -> None:
+        """Another pool, for what is waiting. Raises `WorkerFailed` when it does not start: a third would not either."""
+        self.close()
+        self._record = deque(maxlen=REMEMBERED)
+        self._queue.clear()
+        self._pool = self._new_pool()
+        self.introduce()
+        for job in waiting:
+            if job.future.done() and job.future.exception() is None:
+                self._queue.append(job)
+            else:
+                self._again(job)
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._pool.stop()  # type: ignore[no-untyped-call]
+        self._pool.join()
+
+
+def how_it_ended(status: int) -> str:
+    """The signal that ended a process ("SIGKILL"), or its exit status ("exit 3")."""
+    if status >= 0:
+        return f"exit {0 if status == CLEAN_EXIT else status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+class Workers:
+    """An executor (see `Executor`): the processes of one candidate, which take its cases as they get free."""
+
+    isolated = True
+
+    def __init__(self, setup: Setup, environment: Environment, *, timeout: float, count: int = 1) -> None:
+        """count: processes at most; the second is started when the first is busy as a case comes.
+
+        Raises `OracleNotFound` or `WorkerFailed`, see `Worker.introduce`.
+        """
+        self.candidate = setup.name
+        self.reference = setup.reference
+        self._setup = setup
+        self._environment = environment
+        self._timeout = timeout
+        self._count = count
+        self.ahead = 2 * count
+        self._work = Work()
+        self._workers = [self._another()]
+        self._before: dict[Bucket, dict[AnyScenario, tuple[Step, ...]]] = defaultdict(dict)
+        try:
+            self.introduction = self._workers[0].introduce()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def spans(self) -> Spans:
+        return self._work.spans
+
+    @property
+    def tally(self) -> Counter[tuple[str, str]]:
+        return self._work.tally
+
+    def _another(self) -> Worker:
+        return Worker(self._setup, self._environment, self._timeout, self._work)
+
+    def submit(self, scenario: AnyScenario, checks: Collection[str]) -> _Pending:
+        """Hand a case over to the process with the least to do."""
+        free = min(self._workers, key=lambda worker: worker.waiting)
+        if free.waiting and len(self._workers) < self._count:
+            free = self._another()
+            self._workers.append(free)
+        return _Pending(self, free.submit(scenario, checks))
+
+    def run_afresh(self, steps: Sequence[Step], scenario: AnyScenario, checks: Collection[str]) -> Outcome:
+        """The outcome of `scenario` in a new process, after `steps` in the same one, which then ends."""
+        worker = self._workers[0]
+        worker.retire()
+        jobs = [worker.submit(step.scenario, step.checks) for step in steps]
+        outcome = worker.submit(scenario, checks).result()
+        assert all(job.outcome is not None for job in jobs)  # they are in front of it
+        worker.retire()
+        return outcome
+
+    def before(self, finding: Outcome) -> tuple[Step, ...]:
+        """The cases that ran in the same process before the one that showed `finding`, the latest last."""
+        return self._before.get(finding.bucket, {}).get(finding.scenario, ())
+
+    def note(self, outcome: Outcome, before: tuple[Step, ...]) -> None:
+        """Keep what ran before the first findings of each bucket."""
+        for finding in outcome.findings:
+            kept = self._before[finding.bucket]
+            if len(kept) < _SIGHTINGS:
+                kept.setdefault(finding.scenario, before)
+
+    def ballot(self, scenario: AnyScenario, path: Path) -> bool:
+        """See `Executor`. A process that ends over it has no vote."""
+        return bool(self._workers[0].ask(inside.ballot, scenario, path))
+
+    def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
+        """See `Executor`."""
+        found = None if smallest.verdict in ENDS_PROCESS else self._workers[0].ask(inside.explain, smallest, worst)
+        return unasked(smallest) if found is None else found
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self._workers:
+            worker.close()
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A job, whose outcome its executor takes note of."""
+
+    workers: Workers
+    job: Job
+
+    def result(self) -> Outcome:
+        outcome = self.job.result()
+        self.workers.note(outcome, self.job.before)
+        return outcome

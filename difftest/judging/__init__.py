@@ -1,0 +1,1 @@
+"""One scenario asked of one oracle, and whether the answer may be right."""

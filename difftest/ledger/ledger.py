@@ -1,0 +1,119 @@
+"""The open cases of a run, and which of them explains a finding."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from difftest.fingerprint import Fingerprint
+from difftest.isolation.executors import Executors
+from difftest.judging.outcome import ENDS_PROCESS, Bucket, Outcome
+from difftest.ledger import cases
+from difftest.ledger.cases import Status
+from difftest.ledger.causes import Checker, alike, stripped
+from difftest.ledger.replay import Replay, replay
+from difftest.shrinking.complexity import complexity, covers
+from strategies.plain import AnyScenario
+
+
+def crashing(folder: Path) -> set[str]:
+    """Candidates of which an open case in `folder` says that they take their process with them."""
+    found = set()
+    for path in cases.paths(folder):
+        with contextlib.suppress(cases.InvalidCase):
+            case = cases.load(path)
+            if case.status is Status.OPEN and case.bucket.verdict in ENDS_PROCESS:
+                found.add(case.candidate)
+    return found
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """known: the open case that a finding is another sighting of; None when it is new. instead: where it is new, but
+    not by itself, the findings of its scenario without what is known about it."""
+
+    known: Path | None
+    instead: tuple[Outcome, ...] = ()
+
+
+class Ledger:
+    """The cases about some candidates. An open one explains what goes away with what its scenario has.
+
+    The bucket alone is not enough: most wrong numbers share one, and a second mistake would hide behind the first.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        candidates: Collection[str],
+        reference: str,
+        environment: Callable[[str], Fingerprint | None],
+    ) -> None:
+        """environment: the fingerprint of the process that a candidate runs in, None for one that cannot run.
+
+        An unreadable file is left to `replay`.
+        """
+        self._paths = paths
+        self._candidates = candidates
+        self._open: dict[Bucket, dict[Path, AnyScenario]] = defaultdict(dict)
+        for path in paths:
+            try:
+                case = cases.load(path)
+            except cases.InvalidCase:
+                continue
+            if case.outcome.reference != reference or case.status is not Status.OPEN:
+                continue
+            for spec in cases.about(case, candidates):
+                here = environment(spec)
+                if here is not None and not case.applies_to.objection(here):
+                    self._open[replace(case.bucket, oracle=spec)][path] = case.scenario
+
+    def explain(self, finding: Outcome, checker: Checker | None) -> Explanation:
+        """Whether open cases explain the finding: without what they need, its scenario agrees in the finding's check.
+
+        Any case counts that shows alike (see `difftest.ledger.causes.alike`) and that the scenario has all of; together
+        they are taken away, so that two known mistakes in one scenario are two known mistakes. A case so plain that
+        nothing can be taken away explains its very own bucket. checker: None where nothing can be asked, as after a
+        crash; then the bucket decides.
+        """
+        forms = {path: form for path, form in self._alike(finding.bucket).items() if covers(form, finding.scenario)}
+        own = self._open.get(finding.bucket, {})
+        rest = None if checker is None else stripped(finding, forms.values(), checker)
+        if rest is None:
+            return Explanation(next((path for path in forms if path in own), None))
+        instead = tuple(other for other in rest.findings if alike(other.bucket, finding.bucket))
+        if instead:
+            return Explanation(None, instead)
+        gone = [path for path, form in forms.items() if not covers(form, rest.scenario)]
+        return Explanation(next((path for path in gone if path in own), gone[0]))
+
+    def open_scenarios(self, bucket: Bucket) -> list[AnyScenario]:
+        """The scenarios of the open cases that may show as the bucket."""
+        return list(self._alike(bucket).values())
+
+    def _alike(self, bucket: Bucket) -> dict[Path, AnyScenario]:
+        """The most peculiar first: what only has all of a plain one is not all explained by it."""
+        found = {
+            path: form
+            for other, forms in self._open.items()
+            if other.oracle == bucket.oracle and alike(other, bucket)
+            for path, form in forms.items()
+        }
+        return dict(sorted(found.items(), key=lambda item: complexity(item[1]), reverse=True))
+
+    def replay(self, executors: Executors) -> Iterator[Replay]:
+        """Run the cases about our candidates again, and the unreadable ones. One that is fixed explains no more."""
+        for path in self._paths:
+            try:
+                case = cases.load(path)
+            except cases.InvalidCase:
+                yield replay(path, executors)
+                continue
+            for spec in cases.about(case, self._candidates):
+                done = replay(path, executors, spec)
+                if not done.expected:
+                    self._open[replace(case.bucket, oracle=spec)].pop(path, None)
+                yield done

@@ -1,0 +1,1 @@
+"""What a run tells: its events, and one handler for each form they take."""

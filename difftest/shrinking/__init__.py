@@ -1,0 +1,1 @@
+"""A finding made small: what is simpler, which steps lead there, who takes them."""
