@@ -279,17 +279,24 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
 
 
 def _weighted(pairs: Ball, pair: torch.Tensor, weight: torch.Tensor, special: bool, *, flush_to_zero: bool) -> Ball:
-    """weight [P, 1] times the answers [P, H] of some pairs, exactly. special: something may not be finite."""
+    """weight [P, 1] times the answers [P, H] of some pairs. special: something may not be finite.
+
+    flush_to_zero: a subnormal weight may be read as 0, whatever it is multiplied with. (An answer that may be subnormal
+    has 0 among its values already, by its own rounding.)
+    """
     center, radius = pairs.center[pair], pairs.radius[:, pair]
-    if not special:
-        return Ball(center=weight * center, radius=weight.abs() * radius)
-    own = finite_kinds(center) if pairs.kinds is None else pairs.kinds[pair]
-    answers = kinds.of_operand(center - radius[HARD], center + radius[HARD], own, flush_to_zero=flush_to_zero)
-    out = kinds.of_factors(
-        answers, kinds.of_operand(weight, weight, kinds_of(weight), flush_to_zero=flush_to_zero).expand_as(own)
-    )
-    center, weight = torch.where(own == FINITE, center, 0.0), weight.nan_to_num(0.0, 0.0, 0.0)
-    return settle(weight * center, weight.abs() * radius, out)
+    out = None
+    if special:
+        own = finite_kinds(center) if pairs.kinds is None else pairs.kinds[pair]
+        answers = kinds.of_operand(center - radius[HARD], center + radius[HARD], own, flush_to_zero=flush_to_zero)
+        factor = kinds.of_operand(weight, weight, kinds_of(weight), flush_to_zero=flush_to_zero)
+        out = kinds.of_factors(answers, factor.expand_as(own))
+        center, weight = torch.where(own == FINITE, center, 0.0), weight.nan_to_num(0.0, 0.0, 0.0)
+    center, radius = weight * center, weight.abs() * radius
+    if flush_to_zero:
+        lost = torch.where(weight.abs() < SMALLEST_NORMAL, center.abs(), 0.0)
+        radius = torch.maximum(radius, lost)
+    return Ball(center=center, radius=radius) if out is None else settle(center, radius, out)
 
 
 def _is_float32(value: torch.Tensor, smallest: float) -> torch.Tensor:

@@ -169,6 +169,18 @@ def test_the_final_sum_flushes_where_the_activation_does(flush: bool) -> None:
     assert bool((out.hard[small] >= out.center[small].abs()).all()) == flush
 
 
+@pytest.mark.parametrize("flush", [False, True])
+def test_a_subnormal_router_weight_may_be_read_as_zero(flush: bool) -> None:
+    """Also where its product is a normal number: a kernel built with -use_fast_math answered 0 instead of 3.8e-38."""
+    problem = build(scenario(tokens=4, top_k=1, values=Values(x_exponent=13)))
+    made = dataclasses.replace(problem, topk_weights=torch.full_like(problem.topk_weights, 2.0**-130))
+    out = enclose(made, Numerics(activation=Transcendental(flush_to_zero=flush)))
+    normal = out.center.abs() > 2.0**-125
+    assert bool(normal.any())
+    assert bool((out.hard[normal] >= out.center[normal].abs()).all()) == flush
+    assert bool((out.sharp[normal] >= out.center[normal].abs()).all()) == flush
+
+
 NARROW = Numerics(
     weights="bfloat16", bias_before_rounding=False, biased="bfloat16", router_weight="bfloat16", weighted="bfloat16"
 )
