@@ -23,6 +23,7 @@ _FORMATS: dict[str, tuple[int, int, float]] = {  # significand bits, exponent of
     "bfloat16": (8, -126, 3.3895313892515355e38),
     "float16": (11, -14, 65504.0),
 }
+UNIT_ROUNDOFF = {name: 2.0**-bits for name, (bits, _, _) in _FORMATS.items()}
 MAX_FINITE = {name: top for name, (_, _, top) in _FORMATS.items()}
 MIN_NORMAL = {name: 2.0**low for name, (_, low, _) in _FORMATS.items()}
 

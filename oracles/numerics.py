@@ -132,6 +132,8 @@ class Numerics:
     router_weight: dtype that the router weight (routed_scaling_factor multiplied in, float32) is rounded to. weighted:
     dtype of its product with that result ("float32": the product may also be fused into the sum). Products are summed
     over the slots in slot order in float32, and the sum is rounded to the scenario's output dtype once.
+    ranks: so many hold an equal share of the experts each, in the order of their ids. Each makes that sum over its own
+    experts' slots, rounded, and an all-reduce adds these in the output dtype or a wider one, in any order.
     """
 
     weights: Float | Literal["exact"] = "float32"
@@ -147,6 +149,7 @@ class Numerics:
     gemm2_output: Step = "bfloat16"
     router_weight: Float = "float32"
     weighted: Float = "float32"
+    ranks: int = 1
 
     @property
     def unit_roundoffs(self) -> tuple[float, float]:

@@ -6,6 +6,8 @@ are small).
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -221,8 +223,58 @@ def _shared(key: torch.Tensor) -> torch.Tensor:
 
 
 def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: list[Ball]) -> Enclosure:
+    """The sum over each token's slots, rounded to the output dtype; of several ranks, what an all-reduce gives."""
+    nothing = problem.hidden_states.new_zeros(0, problem.hidden, dtype=torch.float64)
+    pairs = _joined(answers) if answers else exact(nothing)
+    order = (routes.token * problem.topk_ids.shape[1] + routes.slot).argsort()
+    if numerics.ranks == 1:
+        result = _summed(problem, numerics, routes, pairs, order)
+    else:
+        rank = routes.expert[order] // (problem.experts_local // numerics.ranks)
+        own = [order[rank == number] for number in range(numerics.ranks)]
+        result = _all_reduced([_summed(problem, numerics, routes, pairs, part) for part in own], problem)
+    return Enclosure(
+        center=result.center,
+        hard=result.radius[HARD],
+        sharp=result.radius[SHARP],
+        kinds=finite_kinds(result.center) if result.kinds is None else result.kinds,
+    )
+
+
+def _all_reduced(partials: list[Ball], problem: Problem) -> Ball:
+    """The sum of what the ranks answer, each addition rounded to the output dtype, in any order.
+
+    n partial sums that are not 0 take n - 1 additions. The last one's rounding is monotone: it is applied to both ends.
+    Each of the others errs by u of its result, in any tree (1 + u)^(n - 2) - 1 of the sum of magnitudes, and by less in
+    a wider dtype. With so few that is below lambda times their L2 norm: both radii take it. Rounding to float32 first
+    changes no sum of two: it has 2 p + 2 bits for the p of either dtype (Figueroa, 1995).
+    """
+    dtype = problem.scenario.output_dtype
+    center = torch.stack([partial.center for partial in partials])
+    radius = torch.stack([partial.radius for partial in partials])
+    adds = center.abs() + radius[:, HARD] > 0  # adding 0 rounds nothing
+    out = None
+    if any(partial.kinds is not None for partial in partials):
+        each = torch.stack([finite_kinds(ball.center) if ball.kinds is None else ball.kinds for ball in partials])
+        center = torch.where(each == FINITE, center, 0.0)
+        adds |= each != FINITE
+        out = functools.reduce(functools.partial(kinds.combine, kinds.sum_of), each)
+    inner = (adds.sum(0) - 2).clamp(min=0)
+    magnitude = (center.abs() + radius[:, HARD]).sum(0)
+    grown = torch.expm1(inner * math.log1p(formats.UNIT_ROUNDOFF[dtype])) * magnitude * (1 + 2.0**-30)  # float64's own
+    over = (inner > 0) & (magnitude + grown > formats.MAX_FINITE[dtype])
+    if bool(over.any()):
+        out = finite_kinds(magnitude) if out is None else out
+        out = torch.where(over & (out != NAN), ANY, out)
+    widened = radius.sum(0)
+    widened[: SHARP + 1] += grown
+    return rounded(Ball(center=center.sum(0), radius=widened, kinds=out), dtype)
+
+
+def _summed(problem: Problem, numerics: Numerics, routes: _Routes, pairs: Ball, order: torch.Tensor) -> Ball:
     """Sum router weight times answer over each token's slots, in slot order, and round to the output dtype.
 
+    order: int64 [P], the pairs that take part, by token and slot.
     Products may or may not be fused into the additions: each addition errs by u of its partial sum, each product by u
     of its own. With few slots the sum of these is below lambda times their L2 norm: both radii take it. Products that
     are rounded to another dtype are balls of their own.
@@ -230,8 +282,6 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
     tokens, hidden = problem.hidden_states.shape
     slots = problem.topk_ids.shape[1]
     device = problem.hidden_states.device
-    pairs = _joined(answers) if answers else exact(torch.zeros(0, hidden, dtype=torch.float64, device=device))
-    order = (routes.token * slots + routes.slot).argsort()
     token = routes.token[order]
     counts = torch.bincount(token, minlength=tokens)
     starts = counts.cumsum(0) - counts
@@ -269,13 +319,7 @@ def _finalize(problem: Problem, numerics: Numerics, routes: _Routes, answers: li
         # What overflows is an infinity of its own sign: it may meet one of the other that is certain.
         out = torch.where(over & (out != NAN), ANY, out)
     total = Ball(center=center, radius=torch.cat((radius, torch.zeros_like(radius[:1]))), kinds=out)
-    result = rounded(total, problem.scenario.output_dtype, flush_to_zero=flush_to_zero)
-    return Enclosure(
-        center=result.center,
-        hard=result.radius[HARD],
-        sharp=result.radius[SHARP],
-        kinds=finite_kinds(center) if result.kinds is None else result.kinds,
-    )
+    return rounded(total, problem.scenario.output_dtype, flush_to_zero=flush_to_zero)
 
 
 def _weighted(pairs: Ball, pair: torch.Tensor, weight: torch.Tensor, special: bool, *, flush_to_zero: bool) -> Ball:

@@ -18,6 +18,7 @@ TINY = 2.0**-126
 Tensor = torch.Tensor
 Order = Callable[[Tensor, "Adder"], Tensor]
 """Adds products [K, T, N] over K in some order, as an `Adder` adds two: [T, N]."""
+Reduce = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,8 @@ class Choices:
     order: of additions in both GEMMs. errors: +1, -1 or 0, the library functions' errors are at their limit upwards,
     downwards, or of random sign. fused: products are not rounded before they are added. divides: silu is one division
     instead of the product with a sigmoid. flush: subnormals are flushed where that is allowed. away: ties of a
-    portable quantiser round away from 0, and its inverse is that of the rounded scale.
+    portable quantiser round away from 0, and its inverse is that of the rounded scale. reduces: the all-reduce adds the
+    ranks' answers [ranks, M, H], each addition rounded by the function that it is given.
     """
 
     order: Order
@@ -37,27 +39,43 @@ class Choices:
     flush: bool = True
     away: bool = False
     seed: int = 0
+    reduces: Reduce | None = None
 
 
 def simulate(problem: Problem, numerics: Numerics, choices: Choices) -> Tensor:
     """The layer's output, float64 [M, H]."""
     layer = _Layer(problem, numerics, choices)
-    total = torch.zeros(problem.tokens, problem.hidden, dtype=torch.float64)
     terms = torch.zeros(*problem.topk_ids.shape, problem.hidden, dtype=torch.float64)
     live = problem.local_ids
     for expert in live[live >= 0].unique().tolist():
         token, slot = (live == expert).nonzero(as_tuple=True)
         terms[token, slot] = layer.answer(expert, problem.hidden_states[token])
+
+    def rounded(value: Tensor) -> Tensor:
+        return value.to(problem.output_dtype).double()
+
+    share = problem.experts_local // numerics.ranks
+    sums = [_slots_summed(layer, terms, (live >= 0) & (live // share == rank)) for rank in range(numerics.ranks)]
+    partials = torch.stack([rounded(total) for total in sums])
+    if numerics.ranks == 1:
+        return partials[0]
+    assert choices.reduces is not None
+    return choices.reduces(partials, rounded)
+
+
+def _slots_summed(layer: _Layer, terms: Tensor, live: Tensor) -> Tensor:
+    """float64 [M, H]: the weighted sum of terms [M, K, H] over the slots that are live, bool [M, K]."""
+    problem, numerics, choices, flush = layer.problem, layer.numerics, layer.choices, layer.flush
+    total = torch.zeros(problem.tokens, problem.hidden, dtype=torch.float64)
     weights = problem.topk_weights * torch.tensor(problem.routed_scaling_factor)
     weights = weights.to(getattr(torch, numerics.router_weight)).double()
-    flush = layer.flush
     for slot in range(live.shape[1]):
         product = weights[:, slot, None] * terms[:, slot]
         if numerics.weighted != "float32" or not choices.fused:
             product = flush(product.float().to(getattr(torch, numerics.weighted)).double())
         added = flush(f32(total + product))
-        total = torch.where(live[:, slot, None] >= 0, added, total)
-    return total.to(problem.output_dtype).double() if problem.output_dtype != torch.float32 else total
+        total = torch.where(live[:, slot, None], added, total)
+    return total
 
 
 def f32(value: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ radius is a guess that happens to hold for round to nearest (see `test_undeclare
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -19,7 +20,7 @@ from oracles.enclosure import FINITE, Enclosure
 from oracles.numerics import Accumulator, Numerics, Stripes, TensorCore, Transcendental
 from oracles.problem import Problem
 from oracles.reference import enclose
-from strategies.scenario import Shape
+from strategies.scenario import OutputDtype, Shape
 
 _NEAREST = Accumulator(lanes=(1, 2, 4), splits=(1, 2, 4))
 _FLUSHES = dataclasses.replace(_NEAREST, flush_to_zero=True)
@@ -152,10 +153,68 @@ def _ratio(error: torch.Tensor, radius: torch.Tensor) -> float:
     return float(ratio.max()) if ratio.numel() else 0.0
 
 
+def _tree(partials: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    while len(partials) > 1:
+        pairs, rest = partials[: len(partials) // 2 * 2].unflatten(0, (-1, 2)), partials[len(partials) // 2 * 2 :]
+        partials = torch.cat((rounded(pairs.sum(1)), rest))
+    return partials[0]
+
+
+def _ring(first: int) -> simulate.Reduce:
+    """Each rank's answer added in turn, from one of them on."""
+
+    def reduce(partials: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        total, *others = partials.roll(-first, 0)
+        for partial in others:
+            total = rounded(total + partial)
+        return total
+
+    return reduce
+
+
+def _wide(partials: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Added in float32, rounded once."""
+    return rounded(_ring(0)(partials, simulate.f32))
+
+
+_REDUCES = (_ring(0), _ring(1), _ring(3), _tree, _wide)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_every_order_of_an_all_reduce(ranks: int, dtype: OutputDtype) -> None:
+    recipe = RECIPES["bfloat16"]
+    summed = Recipe(dataclasses.replace(recipe.numerics, ranks=ranks), recipe.orders)
+    tally, orders = Tally(), list(recipe.orders.values())
+    for number, content in enumerate(CONTENTS):
+        made = problem(content, _RANKS, "situ", seed=number)
+        made = dataclasses.replace(made, scenario=dataclasses.replace(made.scenario, output_dtype=dtype))
+        enclosure = enclose(made, summed.numerics)
+        choices = _choices(orders[number % len(orders)], number)
+        for reduces in _REDUCES if number % 3 == 0 else _REDUCES[number % 3 :: 3]:
+            tally.add(made, enclosure, summed, dataclasses.replace(choices, reduces=reduces))
+    assert tally.hard <= 1
+    assert tally.sharp <= 1
+
+
+def test_two_ranks_sums_that_are_known_leave_nothing_open() -> None:
+    """One addition of two numbers has one right result. A rank that is left out is seen at once."""
+    made = problem("normal", _RANKS)
+    numerics = dataclasses.replace(RECIPES["bfloat16"].numerics, ranks=2)
+    known = enclose(made, numerics).hard == 0
+    choices = dataclasses.replace(_choices(simulate.in_order, 0), reduces=_ring(0))
+    right = simulate.simulate(made, numerics, choices)
+    lost = simulate.simulate(made, numerics, dataclasses.replace(choices, reduces=lambda partials, _: partials[0]))
+    assert known.double().mean() > 0.5
+    assert torch.equal(enclose(made, numerics).center[known], right[known])
+    assert not torch.equal(lost[known], right[known])
+
+
 # Outputs are cheap where I is small. K is long in GEMM1 of the first, in GEMM2 of the second, odd in the third.
 _LARGE = Shape(tokens=256, hidden=1024, intermediate=32, experts=2, top_k=1)
 _DEEP = Shape(tokens=32, hidden=512, intermediate=512, experts=2, top_k=2)
 _ODD = Shape(tokens=12, hidden=96, intermediate=160, experts=2, top_k=2)
+_RANKS = Shape(tokens=12, hidden=96, intermediate=32, experts=8, top_k=6)
 _LARGE_OUTPUTS = 256 * 1024
 _LARGE_RUNS = 2
 _TOTAL = 10_000_000
