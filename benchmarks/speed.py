@@ -2,10 +2,12 @@
 
 Draws scenarios as a campaign does, and judges each for one candidate: reference, enclosure, journal and the sampled
 reference-free checks included. own: judging, checking and bookkeeping, all that is not drawing, making tensors, the
-candidate or the reference. Run it on a quiet machine: its clock is the wall's.
+candidate or the reference; "of rest" is its share of the time outside of the kernel and the reference. Run it on a
+quiet machine: its clock is the wall's.
 
 With --isolate, or for a candidate on a GPU, cases are judged in worker processes while the next are drawn, as in a
 campaign. The columns are then what one worker spends on a scenario, and scenarios/s is of all of them together.
+driver: processor time of this process, which draws, hands over and takes the outcomes; it bounds scenarios/s.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import tempfile
 import time
 from collections import Counter, deque
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,7 +31,27 @@ from difftest.stream import Stream
 from strategies import scenarios
 from strategies.scenario import Scenario
 
-COLUMNS = ("draw", "materialise", "prepare", "kernel", "reference", "own")
+ASKED = ("materialise", "prepare", "kernel", "reference")
+COLUMNS = ("draw", *ASKED, "own")
+
+_WARM = 20
+"""Scenarios for each process before the clock starts: what is loaded and cached once is no cost of a scenario."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """rate: scenarios a second. spent: milliseconds a scenario, by what they are spent on. driver: milliseconds of this
+    process's processor time a scenario. findings: scenarios that show one."""
+
+    rate: float
+    spent: dict[str, float]
+    driver: float
+    findings: int
+
+    @property
+    def own_share(self) -> float:
+        """The tool's own time as a share of all time outside of the kernel and the reference."""
+        return self.spent["own"] / sum(self.spent[column] for column in COLUMNS if column not in ASKED[2:])
 
 
 def main() -> None:
@@ -39,53 +62,70 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cpu", "cuda"), help="[default: where the candidate runs]")
     parser.add_argument("--isolate", action="store_true", help="use worker processes for CPU candidates too")
-    parser.add_argument("--workers", type=int, default=1, help="processes for each isolated candidate [default: 1]")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[1], help="processes for each isolated candidate [default: 1]"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    isolation = Isolation(all=options.isolate, device=options.device, workers=options.workers)
-    table = Table("candidate", "workers", "scenarios/s", *COLUMNS, "findings")
+    table = Table("candidate", "workers", "scenarios/s", *COLUMNS, "of rest", "driver", "findings")
     table.title = f"ms a scenario, profile {options.profile}"
     for name in options.candidate or ["grouped-mm", "ggml"]:
-        with Executors([name], isolation) as executors:
-            executor = executors.of(name, "reference")
-            rate, spent, findings = measure(executor, options.examples, options.profile, options.seed)
-        workers = str(options.workers) if executor.isolated else "-"
-        table.add_row(name, workers, f"{rate:.1f}", *(f"{spent[column]:.2f}" for column in COLUMNS), str(findings))
+        for workers in options.workers:
+            isolation = Isolation(all=options.isolate, device=options.device, workers=workers)
+            with Executors([name], isolation) as executors:
+                executor = executors.of(name, "reference")
+                warm = _WARM * workers if executor.isolated else _WARM
+                speed = measure(executor, options.examples, options.profile, options.seed, warm)
+            table.add_row(
+                name,
+                str(workers) if executor.isolated else "-",
+                f"{speed.rate:.1f}",
+                *(f"{speed.spent[column]:.2f}" for column in COLUMNS),
+                f"{speed.own_share:.0%}",
+                f"{speed.driver:.2f}",
+                str(speed.findings),
+            )
     Console().print(table)
 
 
-def measure(executor: Executor, examples: int, profile: str, seed: int) -> tuple[float, dict[str, float], int]:
-    """Scenarios a second, milliseconds a scenario by what they are spent on, and how many scenarios show a finding."""
+def measure(executor: Executor, examples: int, profile: str, seed: int, warm: int) -> Speed:
+    """Judge the scenarios of `seed`, after `warm` others."""
+    strategy = scenarios(executor.introduction.capability, profile=profile)
+
+    def each(judge: Engine, shard: int, count: int) -> Counter[Verdict]:
+        verdicts: Counter[Verdict] = Counter()
+        running: deque[Pending] = deque()
+
+        def visit(scenario: Scenario) -> None:
+            running.append(judge.submit(scenario))
+            while len(running) > executor.ahead:
+                verdicts[running.popleft().result().verdict] += 1
+
+        Stream(strategy, base_seed=seed, shard=shard, count=count).each(visit)
+        verdicts.update(pending.result().verdict for pending in running)
+        return verdicts
+
+    each(Engine(executor.candidate, executor=executor), 1, warm)
     drawn: list[Scenario] = []
-    stream = Stream(
-        scenarios(executor.introduction.capability, profile=profile), base_seed=seed, shard=0, count=examples
-    )
     start = time.perf_counter()
-    stream.each(drawn.append)
+    Stream(strategy, base_seed=seed, shard=0, count=examples).each(drawn.append)
     draw = time.perf_counter() - start
-    warm = [Engine(executor.candidate, executor=executor) for _ in range(executor.ahead or 1)]
-    for pending in [engine.submit(scenario) for scenario in drawn[:20] for engine in warm]:
-        pending.result()  # what is loaded and cached once is no cost of a scenario
     executor.spans.clear()
-    verdicts: Counter[Verdict] = Counter()
-    running: deque[Pending] = deque()
-
-    def visit(scenario: Scenario) -> None:
-        running.append(engine.submit(scenario))
-        while len(running) > executor.ahead:
-            verdicts[running.popleft().result().verdict] += 1
-
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
         engine = Engine(executor.candidate, executor=executor, journal=journal)
-        start = time.perf_counter()
-        stream.each(visit)
-        verdicts.update(pending.result().verdict for pending in running)
-        whole = time.perf_counter() - start
+        start, busy = time.perf_counter(), time.process_time()
+        verdicts = each(engine, 0, examples)
+        whole, busy = time.perf_counter() - start, time.process_time() - busy
     seconds = {"draw": draw, **executor.spans.seconds}
-    asked = sum(seconds[span] for span in ("materialise", "prepare", "kernel", "reference"))
+    asked = sum(seconds[span] for span in ASKED)
     seconds["own"] = (seconds["total"] if executor.isolated else whole - draw) - asked
-    findings = len(drawn) - verdicts[Verdict.AGREES] - verdicts[Verdict.UNSUPPORTED]
-    return len(drawn) / whole, {column: 1000 * seconds[column] / len(drawn) for column in COLUMNS}, findings
+    count = len(drawn)
+    return Speed(
+        rate=count / whole,
+        spent={column: 1000 * seconds[column] / count for column in COLUMNS},
+        driver=1000 * busy / count,
+        findings=count - verdicts[Verdict.AGREES] - verdicts[Verdict.UNSUPPORTED],
+    )
 
 
 if __name__ == "__main__":

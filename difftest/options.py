@@ -138,7 +138,8 @@ OPTIONS = (
         name="workers",
         flag="--workers",
         metavar="N",
-        help="Processes for each isolated candidate. [default: one for two cores, at most 8, over all of pytest's]",
+        help="Processes for each isolated candidate. "
+        "[default: one for each core but the driver's, at most 16, over all of pytest's]",
     ),
     OptionSpec(
         name="timeout",

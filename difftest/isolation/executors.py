@@ -17,7 +17,7 @@ from difftest.judging.trial import InProcess
 from difftest.options import TIMEOUT, Options
 from oracles import base
 
-MOST_WORKERS = 8
+MOST_WORKERS = 16
 """Processes of a candidate that are started unless the user asks for more."""
 
 
@@ -40,14 +40,16 @@ class Isolation:
     def of(cls, options: Options) -> Self:
         """As the user asks for it. The number of drivers is pytest-xdist's.
 
-        A worker takes a core for the reference of small scenarios, and its kernel leaves the device mostly idle.
+        A worker takes a core for the reference of small scenarios, and its kernel leaves the device mostly idle; a
+        driver takes one to draw them.
         """
         drivers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        cores = os.cpu_count() or 1
         return cls(
             all=options.isolate,
             device=options.device,
             timeout=options.timeout,
-            workers=options.workers or max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 2) // drivers),
+            workers=options.workers or max(1, min(MOST_WORKERS, cores - drivers) // drivers),
             drivers=drivers,
         )
 

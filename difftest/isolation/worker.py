@@ -39,6 +39,10 @@ START_SECONDS = 600.0
 REMEMBERED = 512
 """Cases of one process that a sequence may reach back."""
 
+AHEAD = 16
+"""Cases for each process that may be handed over before the outcome of the first of them is taken. They are taken in
+order: one that is 50 times as long as most must not let the other processes run dry."""
+
 _SIGHTINGS = 8
 """Findings of one bucket of which the earlier cases are kept."""
 
@@ -271,7 +275,7 @@ class Workers:
         self._environment = environment
         self._timeout = timeout
         self._count = count
-        self.ahead = 2 * count
+        self.ahead = AHEAD * count
         self._work = Work()
         self._workers = [self._another()]
         self._before: dict[Bucket, dict[AnyScenario, tuple[Step, ...]]] = defaultdict(dict)
