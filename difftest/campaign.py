@@ -46,14 +46,22 @@ from strategies.router_capability import RouterCapability
 from strategies.scenario import Scenario
 
 
-def run(options: Options, emit: Handler, shards: Iterable[int] | None = None) -> Summary:
+def run(
+    options: Options,
+    emit: Handler,
+    shards: Iterable[int] | None = None,
+    *,
+    known: Sequence[Path] | None = None,
+    executors: Executors | None = None,
+) -> Summary:
     """Run a campaign in this process: replay the ledger, draw and judge every scenario, then shrink new buckets.
 
-    shards: those to run, by default all that have work. Each event goes to `emit` as it happens.
+    shards: those to run, by default all that have work. known, executors: see `run_shard`. Each event goes to `emit` as
+    it happens.
     Raises `OracleNotFound` for a spec that names none, before anything runs. A KeyboardInterrupt goes on to the caller
     after the event `RunInterrupted`.
     """
-    with _campaign(options, emit, Claims()) as campaign:
+    with _campaign(options, emit, Claims(), known, executors) as campaign:
         chosen = list(range(shards_of(options.examples)) if shards is None else shards)
 
         def work() -> None:

@@ -448,8 +448,9 @@ def calibrate(names: tuple[str, ...], device: str, out: Path | None) -> int:
 @click.argument("target", metavar="TARGET", type=click.Choice(list(TARGETS)))
 @click.option("--environment", "environments", metavar="NAME", multiple=True, help="VERSION+PATCH, or /PATH/TO/PYTHON.")
 @click.option("--control", metavar="ORACLE", help="The control, where it is not marlin of this interpreter.")
-@click.option("--require-situ", is_flag=True, help="A gap that the ledger knows is a failure where it is about SiTU.")
+@click.option("--require-situ", is_flag=True, help="No case of the ledger that is about SiTU is an expected gap.")
 @click.option("--emulate", is_flag=True, help="Run the target's emulation; it passes nothing.")
+@click.option("--then-bench", is_flag=True, help="When it is passed, time the kernels on the named scenarios.")
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), default="verdict.json", help="The verdict.")
 @_options("examples", "seed", "profile", "cases", "timeout", "workers")
 def gate_command(
@@ -458,11 +459,14 @@ def gate_command(
     control: str | None,
     require_situ: bool,
     emulate: bool,
+    then_bench: bool,
     out: Path,
     **given: Any,
 ) -> int:
-    """Hold TARGET's gate: the named scenarios and then drawn ones, with nothing skipped, unsupported or left unrun."""
-    from difftest.gate import command, gate  # imports torch
+    """Hold TARGET's gate: the named scenarios and then drawn ones, with nothing skipped, unsupported or left unrun.
+
+    Each kernel is calibrated on the card before. What the ledger knows is an expected gap, and is told."""
+    from difftest.gate import bench, command, gate  # imports torch
 
     if emulate and TARGETS[target].emulation is None:
         raise click.UsageError(f"--emulate: {target} has no emulation; leave it out")
@@ -480,11 +484,18 @@ def gate_command(
     except gate.Refused as error:
         return _complain(f"gate {target}: {error}", command.REFUSED)
     print_lines(Console(), list(command.lines(verdict)))
+    code = command.code(verdict)
     try:
         command.write(verdict, out)
+        if then_bench:
+            verdict = dataclasses.replace(verdict, timings=bench.bench(asked, verdict, click.echo))
+            print_lines(Console(), list(command.timing_lines(verdict)))
+            command.write(verdict, out)
+    except gate.Refused as error:
+        return _complain(f"gate {target}: {error}", code or command.REFUSED)
     except OSError as error:
         return _complain(f"--out {out}: cannot be written: {error.strerror}", command.NOT_PASSED)
-    return command.code(verdict)
+    return code
 
 
 @difftest.command(name="oracles")

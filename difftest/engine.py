@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from difftest.calibration import Calibration
 from difftest.explain.explanation import Explanation
 from difftest.isolation.introduction import Introduction
 from difftest.isolation.sequence import Step
@@ -17,9 +18,11 @@ from difftest.judging.checks import CHECKS
 from difftest.judging.guard import Spans
 from difftest.judging.outcome import Outcome
 from difftest.judging.subjects import checks_of
+from difftest.judging.timing import Timing
 from difftest.judging.trial import STEPS, InProcess
 from oracles.base import Oracle
 from strategies.plain import AnyScenario
+from strategies.scenario import Scenario
 
 MEMO_SIZE = 1 << 16
 """Outcomes that are remembered; the oldest is forgotten first."""
@@ -69,6 +72,18 @@ class Executor(Protocol):
 
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
         """What a finding is due to, asking the candidate where it is."""
+
+    def calibrate(self) -> Calibration:
+        """Measure the candidate's accumulators, keep that, and judge by it from now on.
+
+        Raises `difftest.probe.Unmeasurable`, or OSError where it cannot be kept.
+        """
+
+    def libraries(self) -> Mapping[str, str]:
+        """The kernel libraries that its processes have loaded so far: sha256 by path."""
+
+    def time(self, scenario: Scenario) -> Timing:
+        """How long the candidate's call takes. Raises `difftest.judging.timing.Untimed`."""
 
     def close(self) -> None:
         """End what was started."""

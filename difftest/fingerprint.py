@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 import re
@@ -68,7 +69,7 @@ def packages_of(candidate: AnyOracle) -> dict[str, str]:
     named: Iterable[str] | None = getattr(candidate, "packages", None)
     if named is None:
         module = type(candidate).__module__.partition(".")[0]
-        named = importlib.metadata.packages_distributions().get(module, ())
+        named = _distributions().get(module, ())
     versions = {}
     for name in sorted(set(named)):
         try:
@@ -76,6 +77,12 @@ def packages_of(candidate: AnyOracle) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """By module, the distributions that bring it. It takes seconds to find out, and every trial asks."""
+    return importlib.metadata.packages_distributions()
 
 
 def _gpu_arch() -> str:

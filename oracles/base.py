@@ -46,6 +46,8 @@ class Oracle(Protocol):
     `replay(prepared, problem)`, of one that captures its call once and replays it: the answer to a problem of the same
     sizes, weights and activation as the one prepared, whose x, ids and router weights are written to the captured
     tensors first; `eager`, the oracle that makes the same call without a capture, which a replay must equal to the bit;
+    `launch(prepared)`, the kernel's own work of a call, without what is filled and copied around it, which is then what
+    is timed;
     `packages`, the distributions whose versions a case of it should name; `reproduction`, "file.py:function" beside
     the oracle's own file, which calls the kernel without difftest (see `oracles.reproductions`), for reports;
     `runs_on = "cuda"` for one that needs a GPU (read it through `runs_on`), which difftest then asks in a process of
@@ -62,7 +64,7 @@ class Oracle(Protocol):
         """Convert the canonical tensors to the kernel's own layout, once per problem. `problem` is not modified."""
 
     def __call__(self, prepared: Any) -> torch.Tensor:
-        """Run the kernel: [M, H] in the scenario's output dtype, on the problem's device. Only this is timed."""
+        """Run the kernel: [M, H] in the scenario's output dtype, on the problem's device."""
 
 
 class RouterOracle(Protocol):

@@ -30,6 +30,10 @@ class CutlassGraph(Adapter):
     def __call__(self, prepared: Captured) -> torch.Tensor:
         return self.replay(prepared, prepared.problem)
 
+    def launch(self, prepared: Captured) -> None:
+        """The kernel's own work of a call, into `prepared.output`; captured at the first."""
+        prepared.launch()
+
     def replay(self, prepared: Captured, problem: Problem) -> torch.Tensor:
         """The answer to `problem`, which shares sizes, weights and activation with the one prepared."""
         prepared.write(problem)
@@ -55,6 +59,13 @@ class Captured:
             arguments[name].copy_(states)
         arguments["token_selected_experts"].copy_(problem.topk_ids)
         arguments["token_final_scales"].copy_(problem.router_weights)
+
+    def launch(self) -> None:
+        """Replay, on the contents of the problem when nothing was written yet."""
+        if self._graph is None:
+            self.write(self.problem)
+        assert self._graph is not None  # `write` captured it
+        self._graph.replay()
 
     def replay(self) -> None:
         """Poison output and workspace, which is no part of the graph, and replay."""

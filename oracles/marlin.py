@@ -82,6 +82,10 @@ class Marlin:
         prepared.launch(prepared.output)
         return prepared.output.to(prepared.problem.hidden_states.device, copy=True)
 
+    def launch(self, prepared: Prepared) -> None:
+        """The kernels' own work of a call, into `prepared.output`."""
+        prepared.launch(prepared.output)
+
     def run_into(self, prepared: Prepared, output: torch.Tensor) -> None:
         """As a call, with the result in the caller's contiguous `output` [M, H], which is not poisoned first."""
         prepared.poison()

@@ -11,10 +11,11 @@ from difftest.gate.verdict import Verdict
 
 PASSED, NOT_PASSED, REFUSED, EMULATED = 0, 1, 3, 4
 """Exit codes; 2 is a mistake in what was given."""
+_TIMING = "microseconds of a call, median"
 
 
 def lines(verdict: Verdict) -> Iterator[str]:
-    """The verdict for people: a line for each group, the failures, and the end."""
+    """The verdict for people: a line for each group, the expected gaps, the failures, and the end."""
     groups = verdict.groups()
     width = max(map(len, groups), default=0)
     for name, row in groups.items():
@@ -22,8 +23,26 @@ def lines(verdict: Verdict) -> Iterator[str]:
         yield f"{name:<{width}}  {row['passed']} of {row['ran']} passed, {ratio}"
     for spec, counts in verdict.drawn.items():
         yield f"{spec} drawn: " + ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    for name, gap in verdict.gaps.items():
+        what = "" if gap["deviation"] is None else f"{gap['deviation']}, "
+        yield f"expected gap: {what}seen {gap['sightings']} times: {name}"
+    if verdict.not_emulable:
+        yield f"not emulable: {len(verdict.not_emulable)} named scenarios (capture and replay)"
     yield from (f"failed: {line}" for line in verdict.failures)
     yield verdict.line
+
+
+def timing_lines(verdict: Verdict) -> Iterator[str]:
+    """Microseconds by named scenario, a column for each kernel."""
+    kernels = list(dict.fromkeys(one.kernel for one in verdict.timings))
+    table: dict[str, dict[str, float]] = {}
+    for one in verdict.timings:
+        table.setdefault(one.name, {})[one.kernel] = one.median
+    width = max(map(len, (_TIMING, *table)))
+    yield "  ".join([f"{_TIMING:<{width}}", *kernels])
+    for name, row in table.items():
+        cells = (f"{row[kernel]:>{len(kernel)}.1f}" if kernel in row else " " * len(kernel) for kernel in kernels)
+        yield "  ".join([f"{name:<{width}}", *cells]).rstrip()
 
 
 def code(verdict: Verdict) -> int:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import torch
+
 from difftest import campaign
-from difftest.gate.target import Target
-from difftest.gate.verdict import Part, Verdict
+from difftest.calibration import Calibration
+from difftest.engine import Executor
+from difftest.gate.target import Kernel, Target
+from difftest.gate.verdict import KNOWN, Part, Verdict
 from difftest.isolation.environment import EnvironmentNotFound, WorkerFailed
-from difftest.isolation.executors import Executors
+from difftest.isolation.executors import Executors, Isolation
 from difftest.judging.checks import CHECKS
 from difftest.judging.judges import Judge
 from difftest.judging.outcome import Outcome
@@ -21,10 +27,14 @@ from difftest.ledger import cases
 from difftest.ledger.ledger import Ledger
 from difftest.options import Options
 from difftest.output.events import Event
+from difftest.probe import Unmeasurable
 from oracles.base import OracleNotFound
 from strategies.capability import Capability
 from strategies.gate import TARGET_ACTIVATION, group_of, matrix
 from strategies.scenario import Scenario
+
+AT_REAL_SIZE = frozenset({"determinism", "replay", "replay_eager"})
+"""Checks of a real model's layer. Those that ask again and again would take hours on a CPU."""
 
 
 class Refused(Exception):
@@ -36,8 +46,8 @@ class Asked:
     """What the gate is asked to do. options: of the drawn scenarios, and of isolation; its candidates are not read.
 
     environments: builds or interpreters in which the kernels are tested, none for this one. control: instead of the
-    target's own, as where it is in another interpreter. require_situ: a gap that the ledger
-    knows is a failure where it is about SiTU. emulate: the target's emulation instead of a card.
+    target's own, as where it is in another interpreter. require_situ: no case about SiTU is an expected gap. emulate:
+    the target's emulation instead of a card.
     """
 
     target: Target
@@ -48,115 +58,213 @@ class Asked:
     emulate: bool = False
 
     @property
-    def kernels(self) -> tuple[str, ...]:
-        """The candidates, the control included."""
-        if self.emulate:
-            assert self.target.emulation is not None  # the command line sees to it
-            return (self.target.emulation,)
-        return (*self.target.specs(self.environments), self.control or self.target.control)
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that are held to it, the control included."""
+        return (self.target.emulated(),) if self.emulate else self.target.held(self.environments, self.control)
+
+    def options_of(self, kernel: Kernel) -> Options:
+        """For one kernel at a time, which has all devices and cores to itself: at least one process a device."""
+        options = replace(self.options, candidates=(kernel.spec,))
+        devices = 0 if self.emulate else torch.cuda.device_count()
+        return replace(options, workers=options.workers or max(Isolation.of(options).workers, devices))
+
+    def known(self, kernel: Kernel) -> list[Path]:
+        """The ledger's cases that are expected gaps: all, but those about SiTU where that is required."""
+        paths = cases.known(self.options.cases, (kernel.spec,))
+        return [path for path in paths if not (self.require_situ and _about_target(path))]
+
+
+def _about_target(path: Path) -> bool:
+    """Whether the case needs SiTU: its scenario was shrunk, and would have SwiGLU if that did."""
+    try:
+        scenario = cases.load(path).scenario
+    except cases.InvalidCase:
+        return False  # the ledger's own replay tells of it
+    return isinstance(scenario, Scenario) and scenario.activation.kind == TARGET_ACTIVATION
+
+
+@dataclass(kw_only=True)
+class _Account:
+    """What was seen so far."""
+
+    parts: list[Part] = field(default_factory=list)
+    drawn: dict[str, dict[str, int]] = field(default_factory=dict)
+    gaps: Counter[Path] = field(default_factory=Counter)
+    kernels: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def unrun(self, kernels: Sequence[Kernel]) -> Iterator[str]:
+        """What was to run and did not."""
+        ran = {(part.kernel, part.name) for part in self.parts}
+        for kernel in kernels:
+            left = (name for name in kernel.plan() if (kernel.spec, name) not in ran)
+            yield from (f"{kernel.spec}: {name}: left unrun" for name in left)
+            if kernel.spec not in self.drawn:
+                yield f"{kernel.spec}: drawn: left unrun"
 
 
 def hold(asked: Asked, tell: Callable[[str], None], emit: Callable[[Event], None]) -> Verdict:
     """Hold the gate. tell: takes a line of progress. emit: takes the events of the drawn scenarios.
 
-    Raises `Refused` when a kernel, its build or the card is not there; then nothing has run.
+    Raises `Refused` when a kernel, its build or the card is not there; then nothing has run. What an interrupt leaves
+    unrun fails the gate.
     """
     started = time.monotonic()
-    options = replace(asked.options, candidates=asked.kernels)
-    with campaign.executors_for(options) as executors:
-        judges = {spec: _judge(executors, spec, options) for spec in options.candidates}
-        kernels = {spec: _facts(judge) for spec, judge in judges.items()}
-        ledger = Ledger(
-            cases.known(options.cases, options.candidates),
-            options.candidates,
-            options.reference,
-            lambda spec: judges[spec].introduction.fingerprint,
-        )
-        parts = tuple(part for spec, judge in judges.items() for part in _parts(asked, spec, judge, ledger, tell))
-    failures = [f"{part.kernel}: {part.name}: {part.answer}" for part in parts if not part.passed]
-    drawn: dict[str, dict[str, int]] = {}
-    for spec in options.candidates:  # each by what it promises: nothing that is drawn may be unsupported
-        summary = campaign.run(replace(options, candidates=(spec,)), emit)
-        counts = summary.verdicts.get(spec, Counter())
-        drawn[spec] = {str(verdict): number for verdict, number in counts.items()} | {"known": summary.known.total()}
-        failures += [f"{spec}: drawn: {finding.smallest.detail}" for finding in summary.findings]
-        failures += [f"{spec}: ledger: {line}" for line in summary.ledger_failures]
-        unsupported = summary.unsupported.get(spec, Counter())
-        failures += [f"{spec}: drawn: unsupported: {reason}: {number}" for reason, number in unsupported.items()]
-        if counts.total() != options.examples:
-            failures.append(f"{spec}: drawn: {counts.total()} of {options.examples} scenarios ran")
+    account = _Account()
+    with contextlib.ExitStack() as stack:
+        lanes = [_Lane(asked, kernel, account, stack) for kernel in asked.kernels]
+        try:
+            for lane in lanes:
+                lane.run(tell, emit)
+        except KeyboardInterrupt:
+            account.failures.append("interrupted")
+    not_emulable: tuple[str, ...] = ()
+    if asked.emulate:
+        emulable = {name for kernel in asked.kernels for name in kernel.plan()}
+        not_emulable = tuple(name for name in matrix(asked.target.precision) if name not in emulable)
     return Verdict(
         target=asked.target.name,
         emulated=asked.emulate,
         require_situ=asked.require_situ,
-        seed=options.seed,
-        parts=parts,
-        drawn=drawn,
-        kernels=kernels,
-        failures=tuple(failures),
+        seed=asked.options.seed,
+        parts=tuple(account.parts),
+        drawn=account.drawn,
+        gaps={
+            path.name: {"deviation": cases.load(path).deviation, "sightings": number}
+            for path, number in account.gaps.items()
+        },
+        not_emulable=not_emulable,
+        kernels=account.kernels,
+        failures=(*account.failures, *account.unrun(asked.kernels)),
         seconds=time.monotonic() - started,
     )
 
 
-def _judge(executors: Executors, spec: str, options: Options) -> Judge:
+def executor_of(kernel: Kernel, executors: Executors, reference: str) -> Executor:
+    """The kernel's executor. Raises `Refused`."""
     try:
-        judge = Judge(executors.of(spec, options.reference), None, lambda _: None)
+        executor = executors.of(kernel.spec, reference)
     except (OracleNotFound, EnvironmentNotFound, WorkerFailed) as error:
-        raise Refused(f"{spec}: {error}") from None
-    if judge.introduction.missing is not None:
-        raise Refused(f"{spec}: {judge.introduction.missing}")
-    return judge
+        raise Refused(f"{kernel.spec}: {error}") from None
+    if executor.introduction.missing is not None:
+        raise Refused(f"{kernel.spec}: {executor.introduction.missing}")
+    return executor
 
 
-def _facts(judge: Judge) -> Mapping[str, Any]:
-    here = judge.introduction.fingerprint
-    return {
-        "packages": dict(here.packages),
-        "device": here.device,
-        "arch": here.arch,
-        "build": dict(here.build),
-        "torch": here.torch,
-        "difftest": here.difftest,
-        "radius_model": here.radius_model,
-    }
+class _Lane:
+    """One kernel on its way through the gate."""
 
+    def __init__(self, asked: Asked, kernel: Kernel, account: _Account, stack: contextlib.ExitStack) -> None:
+        """stack: closes the kernel's processes, if `run` does not come to it. Raises `Refused`."""
+        self._asked = asked
+        self._kernel = kernel
+        self._account = account
+        self._options = asked.options_of(kernel)
+        self._executors = stack.enter_context(campaign.executors_for(self._options))
+        self._executor = executor_of(kernel, self._executors, self._options.reference)
+        here = self._executor.introduction.fingerprint
+        if not isinstance(self._executor.introduction.capability, Capability):
+            raise Refused(f"{kernel.spec}: is a router; a gate is about layers")
+        if not (asked.emulate or kernel.control) and here.arch != asked.target.arch:
+            raise Refused(f"{kernel.spec}: needs a device of {asked.target.arch}, and this one is {here.arch}")
+        self._judge = Judge(self._executor, None, lambda _: None)
+        self._known = asked.known(kernel)
+        self._ledger = Ledger(self._known, (kernel.spec,), self._options.reference, lambda _: here)
 
-def _parts(asked: Asked, spec: str, judge: Judge, ledger: Ledger, tell: Callable[[str], None]) -> list[Part]:
-    """The named scenarios of one kernel. A kernel for one mode has those of that mode; an emulation has no graphs."""
-    capability = judge.introduction.capability
-    if not isinstance(capability, Capability):
-        raise Refused(f"{spec}: is a router; a gate is about layers")
-    precise = asked.target.precision in capability.precisions
-    found = []
-    for name, scenario in matrix(asked.target.precision if precise else "bf16xmxfp4").items():
-        if scenario.execution.mode not in capability.modes:
-            continue
-        # At a real model's size the checks that ask again and again would take hours on a CPU: two calls are enough.
-        outcome = judge.check(scenario, checks={"determinism"} if group_of(name) == "kimi-k3" else frozenset(CHECKS))
-        answer = _answer(asked, outcome, ledger, judge)
+    def run(self, tell: Callable[[str], None], emit: Callable[[Event], None]) -> None:
+        """Calibrate on the card, run the matrix, then the drawn scenarios."""
+        facts = self._account.kernels[self._kernel.spec] = self._facts()
+        with self._executors:
+            if not self._asked.emulate:
+                facts["calibration"] = self._calibrated(tell)
+            self._matrix(tell)
+            self._drawn(emit)
+            facts["libraries"] = dict(self._executor.libraries())
+
+    def _facts(self) -> dict[str, Any]:
+        here = self._executor.introduction.fingerprint
+        return {
+            "packages": dict(here.packages),
+            "device": here.device,
+            "arch": here.arch,
+            "build": dict(here.build),
+            "torch": here.torch,
+            "difftest": here.difftest,
+            "radius_model": here.radius_model,
+        }
+
+    def _fails(self, line: str) -> None:
+        self._account.failures.append(f"{self._kernel.spec}: {line}")
+
+    def _calibrated(self, tell: Callable[[str], None]) -> list[str]:
+        """What was measured of the accumulators. A kernel that adds more coarsely than it declares fails."""
+        try:
+            found: Calibration = self._executor.calibrate()
+        except (Unmeasurable, OSError) as error:
+            self._fails(f"not calibrated: {error}")
+            return []
+        numerics = self._executor.introduction.numerics
+        for line in found.contradictions(numerics):  # type: ignore[arg-type]  # of a layer, as its capability is
+            self._fails(f"not as declared: {line}")
+        tell(f"{self._kernel.spec}  calibrated")
+        return found.lines()
+
+    def _matrix(self, tell: Callable[[str], None]) -> None:
+        running: deque[tuple[str, Any]] = deque()
+        for name, scenario in self._kernel.plan().items():
+            checks = AT_REAL_SIZE if group_of(name) == "kimi-k3" else CHECKS
+            running.append((name, self._judge.submit(scenario, checks=checks)))
+            while len(running) > self._judge.ahead:
+                self._part(*running.popleft(), tell)
+        while running:
+            self._part(*running.popleft(), tell)
+
+    def _part(self, name: str, pending: Any, tell: Callable[[str], None]) -> None:
+        outcome: Outcome = pending.result()
+        answer = self._answer(outcome)
         stats = outcome.stats
         part = Part(
-            kernel=spec,
+            kernel=self._kernel.spec,
             name=name,
             answer=answer,
             ratio=None if stats is None else stats.max_ratio,
             exact=0 if stats is None else stats.exact - stats.mismatches,
         )
-        tell(f"{spec}  {name}: {answer}")
-        found.append(part)
-    return found
+        tell(f"{self._kernel.spec}  {name}: {answer}")
+        self._account.parts.append(part)
+        if not part.passed:
+            self._fails(f"{name}: {answer}")
 
+    def _answer(self, outcome: Outcome) -> str:
+        if outcome.verdict is OutcomeVerdict.AGREES:
+            return "agrees"
+        if outcome.verdict is OutcomeVerdict.UNSUPPORTED:
+            return f"unsupported: {outcome.reason}"
+        gaps = []
+        for finding in outcome.findings:
+            known = self._ledger.explain(finding, self._judge).known
+            if known is None:
+                return f"{finding.verdict} in {finding.check}: {finding.detail}"
+            gaps.append(known)
+        self._account.gaps.update(gaps)
+        return KNOWN
 
-def _answer(asked: Asked, outcome: Outcome, ledger: Ledger, judge: Judge) -> str:
-    if outcome.verdict is OutcomeVerdict.AGREES:
-        return "agrees"
-    if outcome.verdict is OutcomeVerdict.UNSUPPORTED:
-        return f"unsupported: {outcome.reason}"
-    excused = not (asked.require_situ and _is_target(outcome.scenario))
-    if excused and all(ledger.explain(finding, judge).known is not None for finding in outcome.findings):
-        return "known"
-    return f"{outcome.verdict} in {outcome.check}: {outcome.detail}"
-
-
-def _is_target(scenario: object) -> bool:
-    return isinstance(scenario, Scenario) and scenario.activation.kind == TARGET_ACTIVATION
+    def _drawn(self, emit: Callable[[Event], None]) -> None:
+        """By what the kernel promises: nothing that is drawn may be unsupported."""
+        options = self._options
+        summary = campaign.run(options, emit, known=self._known, executors=self._executors)
+        counts = summary.verdicts.get(self._kernel.spec, Counter())
+        self._account.drawn[self._kernel.spec] = {str(verdict): number for verdict, number in counts.items()} | {
+            "known": summary.known.total()
+        }
+        by_name = {path.name: path for path in self._known}
+        self._account.gaps.update({by_name[name]: number for name, number in summary.known.items()})
+        for finding in summary.findings:
+            self._fails(f"drawn: {finding.smallest.detail}")
+        for line in summary.ledger_failures:
+            self._fails(f"ledger: {line}")
+        unsupported: Mapping[str, int] = summary.unsupported.get(self._kernel.spec, Counter())
+        for reason, number in unsupported.items():
+            self._fails(f"drawn: unsupported: {reason}: {number}")
+        if counts.total() != options.examples:
+            self._fails(f"drawn: {counts.total()} of {options.examples} scenarios ran")

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+KNOWN = "known"
+_FINE = ("agrees", KNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """One named scenario on one kernel.
 
-    answer: "agrees", "known" (an expected gap of the ledger), or why it fails, in one line. ratio: the largest error /
-    radius, None where every output had to be exact or nothing was compared. exact: outputs that had to be, and were.
+    answer: "agrees", "known" (an expected gap: a case of the ledger), or why it fails, in one line. ratio: the largest
+    error / radius, None where every output had to be exact or nothing was compared. exact: outputs that had to be, and
+    were.
     """
 
     kernel: str
@@ -26,14 +29,27 @@ class Part:
 
     @property
     def passed(self) -> bool:
-        return self.answer in ("agrees", "known")
+        return self.answer in _FINE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """Microseconds of a call on one named scenario, over `calls` of them."""
+
+    kernel: str
+    name: str
+    median: float
+    least: float
+    calls: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """target, emulated, require_situ, seed: what was asked. parts: the matrix. drawn: by kernel, what became of the
-    drawn scenarios (verdicts, and findings that the ledger knows). kernels: by kernel, versions, device and the sha256
-    of each loaded library. failures: why it is not passed, a line each; none when it is.
+    drawn scenarios (verdicts, and findings that the ledger knows). gaps: by case file, how often it explained what was
+    seen, and the name of what the kernel does otherwise. not_emulable: named scenarios that an emulation does not have.
+    kernels: by kernel, versions, device, what was measured of its accumulators, and the sha256 of each kernel library
+    that was loaded. failures: why it is not passed, a line each; none when it is. timings: of what passed.
     """
 
     target: str
@@ -42,8 +58,11 @@ class Verdict:
     seed: int
     parts: tuple[Part, ...]
     drawn: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    gaps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    not_emulable: tuple[str, ...] = ()
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
+    timings: tuple[Timed, ...] = ()
     seconds: float = 0.0
 
     @property

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 
 from difftest.judging.outcome import Outcome, Verdict
 from strategies.plain import AnyScenario
+from strategies.scenario import Scenario
 
 if TYPE_CHECKING:
     import torch
 
+    from difftest.calibration import Calibration
     from difftest.explain.explanation import Explanation
     from difftest.isolation.introduction import Introduction
     from difftest.isolation.lease import Lease
+    from difftest.judging.timing import Timing
     from difftest.judging.trial import InProcess
 
 RETIRED = 75
@@ -210,6 +213,21 @@ def ballot(scenario: AnyScenario, path: Path) -> bool:
 def explain(smallest: Outcome, worst: Outcome) -> Explanation:
     """See `InProcess.explain`."""
     return _process().explain(smallest, worst)
+
+
+def calibrate() -> Calibration:
+    """See `Executor.calibrate`."""
+    return _process().calibrate()
+
+
+def libraries() -> Mapping[str, str]:
+    """See `Executor.libraries`."""
+    return _process().libraries()
+
+
+def time_call(scenario: Scenario) -> Timing:
+    """See `Executor.time`."""
+    return _process().time(scenario)
 
 
 def _process() -> InProcess:

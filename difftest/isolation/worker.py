@@ -10,7 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import signal
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import pebble
 
+from difftest.calibration import Calibration
 from difftest.explain.explainer import unasked
 from difftest.explain.explanation import Explanation
 from difftest.isolation import inside
@@ -28,8 +29,11 @@ from difftest.isolation.sequence import Step
 from difftest.isolation.spawning import CLEAN_EXIT, Context
 from difftest.judging.guard import Spans
 from difftest.judging.outcome import ENDS_PROCESS, Bucket, Outcome, Verdict
+from difftest.judging.timing import Timing, Untimed
+from difftest.probe import Unmeasurable
 from oracles.base import OracleNotFound
 from strategies.plain import AnyScenario
+from strategies.scenario import Scenario
 
 _T = TypeVar("_T")
 
@@ -333,6 +337,25 @@ class Workers:
         """See `Executor`."""
         found = None if smallest.verdict in ENDS_PROCESS else self._workers[0].ask(inside.explain, smallest, worst)
         return unasked(smallest) if found is None else found
+
+    def calibrate(self) -> Calibration:
+        """See `Executor`. Processes that are started later find what is kept."""
+        found = self._workers[0].ask(inside.calibrate)
+        if found is None:
+            raise Unmeasurable("the process does not survive it")
+        return found
+
+    def libraries(self) -> Mapping[str, str]:
+        """See `Executor`."""
+        seen = [worker.ask(inside.libraries) or {} for worker in self._workers]
+        return dict(sorted(item for each in seen for item in each.items()))
+
+    def time(self, scenario: Scenario) -> Timing:
+        """See `Executor`."""
+        found = self._workers[0].ask(inside.time_call, scenario)
+        if found is None:
+            raise Untimed("the process does not survive it")
+        return found
 
     def close(self) -> None:
         """End all processes."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from difftest import calibration
+from difftest.calibration import Calibration
 from difftest.explain.explanation import Explanation
+from difftest.isolation import libraries
 from difftest.isolation.introduction import Introduction, introduce
 from difftest.isolation.sequence import Step
 from difftest.judging import variants
@@ -22,9 +24,11 @@ from difftest.judging.compare import Breach
 from difftest.judging.guard import Declined, Guarded, Malformed, Rejected, Spans
 from difftest.judging.outcome import Agreement, Outcome, Rate, Verdict
 from difftest.judging.subjects import AnySubject, build, checks_of
+from difftest.judging.timing import Timing, Untimed, timed
 from difftest.router.subject import RouterSubject
 from oracles import base
-from oracles.base import AnyOracle
+from oracles.base import AnyOracle, Oracle
+from oracles.problem import Problem
 from oracles.reference import Reference
 from oracles.router_problem import RouterProblem
 from strategies.plain import AnyScenario
@@ -118,6 +122,30 @@ class InProcess:
         from difftest.explain.explainer import explain  # which runs trials itself
 
         return explain(self._candidate.oracle, smallest, worst, device=str(self._device))
+
+    def calibrate(self) -> Calibration:
+        """See `Executor.calibrate`. The hard radius stays that of what the candidate declares."""
+        with torch.no_grad():
+            found = calibration.measure(self._oracle(), self.candidate, self._device)
+        found.save(calibration.folder())
+        self._candidate.numerics = found.applied(self._oracle().numerics)
+        return found
+
+    def libraries(self) -> Mapping[str, str]:
+        """See `Executor.libraries`."""
+        return libraries.loaded()
+
+    def time(self, scenario: Scenario) -> Timing:
+        """See `Executor.time`."""
+        try:
+            with torch.no_grad():
+                return timed(self._oracle(), cast(Problem, build(scenario, self._device)))
+        except RuntimeError as error:
+            raise Untimed(str(error).splitlines()[0]) from error
+
+    def _oracle(self) -> Oracle:
+        """The candidate, which is no router."""
+        return cast(Oracle, self._candidate.oracle)
 
     def close(self) -> None:
         """Nothing is held."""

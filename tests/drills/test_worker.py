@@ -14,6 +14,7 @@ from difftest.isolation.environment import WorkerFailed
 from difftest.isolation.executors import Executors, Isolation
 from difftest.isolation.sequence import Step
 from difftest.judging.outcome import Verdict
+from difftest.judging.timing import Untimed
 from difftest.ledger import cases
 from difftest.ledger.replay import ReplayStatus, replay
 from difftest.options import Options
@@ -90,6 +91,19 @@ def test_nor_is_one_that_does_not_start_again(workers):
 
 
 # --- sequences ---------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_calibrated_and_says_why_it_is_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIFFTEST_CALIBRATIONS", str(tmp_path / "calibrations"))
+    with Executors(isolation=Isolation(all=True, timeout=TIMEOUT, workers=1)) as executors:
+        executor = executors.of("grouped-mm", "reference")
+        found = executor.calibrate()
+        assert found.contradictions(executor.introduction.numerics) == []
+        assert [path.name for path in (tmp_path / "calibrations").iterdir()] == [found.name]
+        assert executor.libraries() == {}
+        with pytest.raises(Untimed, match="grouped-mm: runs on the cpu"):
+            executor.time(of(1))
+        assert executor.submit(of(1), ()).result().verdict is Verdict.AGREES
 
 
 @pytest.fixture
