@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def run(
                 campaign.generate(shard)
             campaign.shrink()
 
-        return campaign.report(work, shards=len(chosen))
+        return campaign.report(work, shards=chosen)
 
 
 def judge(options: Options, scenario: AnyScenario, emit: Handler) -> Summary:
@@ -84,7 +84,7 @@ def judge(options: Options, scenario: AnyScenario, emit: Handler) -> Summary:
             campaign.judge(scenario)
             campaign.shrink()
 
-        return campaign.report(work, shards=0)
+        return campaign.report(work)
 
 
 def run_shard(
@@ -107,6 +107,37 @@ def run_shard(
         campaign.generate(shard)
         campaign.shrink()
         return campaign.summary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What some shards of a campaign came to. cases: of the summary's findings, in their order. fingerprints: of the
+    candidates that could run, where they ran."""
+
+    summary: Summary
+    cases: tuple[cases.Case, ...]
+    fingerprints: Mapping[str, Fingerprint]
+
+
+def run_part(
+    options: Options, shards: Sequence[int], emit: Handler, known: Sequence[Path], executors: Executors
+) -> Part:
+    """Run these shards as a campaign of their own, which others join with the rest. That of shard 0 replays the ledger.
+
+    known, executors: see `run_shard`. Raises as `run` does.
+    """
+    with _campaign(options, emit, Claims(), known, executors) as campaign:
+
+        def work() -> None:
+            if 0 in shards:
+                campaign.replay_ledger()
+            campaign.recover()
+            for shard in shards:
+                campaign.generate(shard)
+            campaign.shrink()
+
+        summary = campaign.report(work, shards=shards)
+        return Part(summary=summary, cases=tuple(campaign.harvest.cases), fingerprints=campaign.fingerprints)
 
 
 def journal_folder(options: Options) -> Path:
@@ -217,6 +248,11 @@ class _Campaign:
         self._replays: Counter[str] = Counter()
         self._ledger_failures: list[str] = []
 
+    @property
+    def fingerprints(self) -> dict[str, Fingerprint]:
+        """By candidate that can run, of the process that it runs in."""
+        return {spec: judge.introduction.fingerprint for spec, judge in self.judges.items()}
+
     def _lost_journal(self, error: JournalError) -> None:
         self._emit(events.JournalLost(error=str(error)))
 
@@ -260,7 +296,7 @@ class _Campaign:
     def generate(self, shard: int) -> None:
         """Draw and judge the shard's scenarios."""
         before = self._scenarios
-        if self.judges and share_of(self._options.examples, shard):
+        if self.judges:
             self._stream(shard).each(lambda scenario: self._begin(shard, scenario))
             while self._running:
                 self._finish(self._running.popleft())
@@ -272,11 +308,18 @@ class _Campaign:
         while self._running:
             self._finish(self._running.popleft())
 
-    def report(self, work: Callable[[], None], *, shards: int) -> Summary:
-        """Do the work of a run, and tell of its start and its end."""
-        candidates = tuple(self.judges)
-        started = events.RunStarted(options=self._options, candidates=candidates, missing=self.missing, shards=shards)
-        self._emit(started)
+    def report(self, work: Callable[[], None], *, shards: Sequence[int] | None = None) -> Summary:
+        """Do the work of a run, and tell of its start and its end. shards: that it draws; None for one scenario."""
+        shares = [1] if shards is None else [share_of(self._options.examples, shard) for shard in shards]
+        self._emit(
+            events.RunStarted(
+                options=self._options,
+                candidates=tuple(self.judges),
+                missing=self.missing,
+                shards=len(shards or ()),
+                scenarios=sum(shares),
+            )
+        )
         try:
             work()
         except KeyboardInterrupt:

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 
 from difftest import preflight
+from difftest.files import write_whole
 from difftest.findings import Summary
 from difftest.gate.target import TARGETS
 from difftest.isolation.environment import WorkerFailed
@@ -26,6 +27,7 @@ from difftest.output.events import CaseExplained, CaseReplayed, Event, Handler
 from difftest.output.jsonl import JsonLines
 from difftest.output.page import Page
 from difftest.output.terminal import STATUS_STYLES, Terminal, print_lines, replay_line, replay_summary
+from difftest.scale.part import Part
 from strategies import recordings
 
 AGREE, FINDINGS, USAGE, MISSING = range(4)
@@ -137,17 +139,81 @@ def difftest() -> None:
 
 @difftest.command(epilog=RUN_EXIT_CODES)
 @_options(*(spec.name for spec in OPTIONS))
-def run(**given: Any) -> int:
+@click.option("--shard", metavar="K/N", help="Run the K-th of N parts alone; `difftest merge` joins their results.")
+@click.option(
+    "--result",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where --shard writes its result, its cases in a folder beside it. [default: shard-K-of-N.json]",
+)
+def run(shard: str | None, result: Path | None, **given: Any) -> int:
     """Draw scenarios, compare every candidate with the reference, shrink and save what diverges."""
     options = Options.parse(given)
+    if shard is not None:
+        return _run_part(options, Part.parse(shard), given["seed"] is not None, result)
+    if result is not None:
+        raise click.UsageError(f"--result {result}: is for a part of a campaign; name it with --shard K/N")
     preflight.check(options)
     from difftest import campaign  # imports torch
 
     return _reported(options, lambda emit: campaign.run(options, emit))
 
 
-def _reported(options: Options, work: Callable[[Handler], Summary]) -> int:
-    """The exit code of a run, which is told of on the terminal and in the files that were asked for."""
+def _run_part(options: Options, part: Part, seeded: bool, result: Path | None) -> int:
+    if not seeded:
+        raise click.UsageError(f"--shard {part}: needs --seed N, the same one for all parts")
+    path = result or Path(f"shard-{part.number}-of-{part.of}.json")
+    if not path.absolute().parent.is_dir():
+        raise click.UsageError(f"--result {path}: must be in a folder that exists")
+    preflight.check(options)
+    from difftest.scale import task  # imports torch
+
+    shards = part.shards(options.examples)
+    known = cases.known(options.cases, options.candidates)
+    folder = path.with_suffix(".cases")
+
+    def work(emit: Handler) -> Summary:
+        done = task.run(options, shards, emit, known=known, folder=folder)
+        write_whole(path, done.encode())
+        return done.summary
+
+    try:
+        return _reported(options, work, whole=False)
+    except OSError as error:
+        return _complain(f"--result {path}: cannot be written: {error.strerror}", MISSING)
+
+
+@difftest.command(name="merge", epilog=RUN_EXIT_CODES)
+@click.argument("paths", metavar="RESULT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_options("cases", "json", "html")
+def merge_command(paths: tuple[Path, ...], **given: Any) -> int:
+    """Join the results of all parts of a campaign (`difftest run --shard`), as one run of the whole would have ended.
+
+    Counts are added, findings of one bucket are joined, the smallest scenario wins, and their cases are saved. Refused:
+    results of different campaigns, a shard that is there twice or not at all, a damaged file.
+    """
+    from difftest.scale import merge
+    from difftest.scale.result import InvalidResult, load
+
+    try:
+        results = {str(path): load(path) for path in dict.fromkeys(paths)}
+        merge.check(results)
+    except (InvalidResult, merge.NotOneCampaign) as error:
+        raise click.UsageError(str(error)) from None
+    own = {name: given[name] for name in ("json", "html")}
+    options = next(iter(results.values())).identity.whole(cases=given["cases"] or "cases", **own)
+    preflight.check_cases(options.cases)
+    try:
+        return _reported(options, lambda emit: merge.tell(list(results.values()), options, emit))
+    except cases.CaseNotWritten as error:
+        return _complain(str(error), MISSING)
+
+
+def _reported(options: Options, work: Callable[[Handler], Summary], *, whole: bool = True) -> int:
+    """The exit code of a run, which is told of on the terminal and in the files that were asked for.
+
+    whole: not a part of a campaign, whose few scenarios need not suit every candidate.
+    """
     page = None if options.html is None else Page(options.html, options)
     with _json_lines(options.json) as lines, Terminal(options, Console()) as terminal:
         try:
@@ -156,7 +222,7 @@ def _reported(options: Options, work: Callable[[Handler], Summary]) -> int:
             code, reason = INTERRUPTED, "interrupted; findings so far are saved and shown above"
         else:
             code, reason = summary.exit_code, describe.exit_reason(summary)
-            idle = describe.idle_lines(summary, options.require)
+            idle = describe.idle_lines(summary, options.require) if whole else []
             if code == AGREE and idle:
                 code, reason = MISSING, "; ".join(idle)
     print_lines(Console(), [f"exit {code}: {reason}"])

@@ -61,7 +61,7 @@ class Harvest:
     """The findings of a campaign.
 
     known: sightings by the open case that explains them. elsewhere: sightings by bucket that another process shrinks.
-    findings: what was new, once it is shrunk.
+    findings: what was new, once it is shrunk. cases: theirs, saved or not.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class Harvest:
         self.known: Counter[str] = Counter()
         self.elsewhere: Counter[str] = Counter()
         self.findings: list[Finding] = []
+        self.cases: list[Case] = []
 
     def collect(self, finding: Outcome, shard: int | None, scenarios_before: int, judge: Judge | None = None) -> None:
         """Take a finding in: count it if it is known, else save it, as the process may end before it is shrunk.
@@ -183,7 +184,7 @@ class Harvest:
             votes = self._votes(draft.smallest)
         self._sightings[bucket] = [sighting for sighting in self._sightings[bucket] if sighting not in same]
         del self._drafts[bucket]
-        self._save(draft, last=True)
+        self.cases.append(self._save(draft, last=True))
         finding = Finding(
             bucket=bucket,
             smallest=draft.smallest,
@@ -205,7 +206,7 @@ class Harvest:
         self._save(draft)
         return draft
 
-    def _save(self, draft: _Draft, *, last: bool = False) -> None:
+    def _save(self, draft: _Draft, *, last: bool = False) -> Case:
         """Save the case in its best form so far. An error is reported with the first and the last form alone."""
         here, shard = self._environment(draft.smallest.candidate), draft.first.shard
         found = None if shard is None else Found(self._options.seed, shard, self._options.command())
@@ -224,10 +225,11 @@ class Harvest:
         except cases.CaseNotWritten as error:
             if last or draft.smallest is draft.first.finding:
                 self._emit(events.CaseNotSaved(bucket=case.bucket, error=str(error), case=case))
-            return
+            return case
         if draft.path is None or last:
             self._emit(events.CaseSaved(bucket=case.bucket, path=path))
         draft.path = path
+        return case
 
 
 def _as_it_is(smallest: Outcome, worst: Outcome, runs: int = 0) -> Shrunk:

@@ -319,6 +319,7 @@ def shards_of(examples: int) -> int:
 
 
 def share_of(examples: int, shard: int) -> int:
-    """Scenarios that `shard` runs; the shares of all shards sum to `examples`."""
+    """Scenarios that `shard` runs; the shares of a campaign's shards sum to `examples`. Those of further shards are alike:
+    a campaign by time runs them."""
     active = shards_of(examples)
-    return 0 if shard >= active else examples // active + (shard < examples % active)
+    return examples // active + (shard % active < examples % active)

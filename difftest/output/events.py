@@ -28,12 +28,14 @@ Stage = Literal["hypothesis", "reducer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """candidates: those that run. missing: those that cannot run here, and why. shards: how many have work."""
+    """candidates: those that run. missing: those that cannot run here, and why. shards: how many have work. scenarios:
+    how many they draw."""
 
     options: Options
     candidates: tuple[str, ...]
     missing: Mapping[str, str]
     shards: int
+    scenarios: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

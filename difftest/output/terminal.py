@@ -59,6 +59,7 @@ class Terminal:
         self._clock = clock
         self._started = self._last_line = clock()
         self._scenarios = 0
+        self._expected = options.examples
         self._drawing = 0.0
         self._findings = 0
         self._unsupported: Counter[str] = Counter()
@@ -77,7 +78,8 @@ class Terminal:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case RunStarted(candidates=candidates, missing=missing):
+            case RunStarted(candidates=candidates, missing=missing, scenarios=scenarios):
+                self._expected = scenarios
                 self._print([f"candidates: {', '.join(candidates) or 'none'}", *describe.missing_lines(missing)])
                 self._start_live()
             case CaseReplayed(replay=replay):
@@ -122,13 +124,13 @@ class Terminal:
     def progress_line(self) -> str:
         """Scenarios, rate, findings and the unsupported, in one line."""
         rate = f"{self._scenarios / self._drawing:.1f}/s" if self._drawing > 0 else "-/s"
-        parts = [f"{self._scenarios} of {self._options.examples} scenarios", rate]
+        parts = [f"{self._scenarios} of {self._expected} scenarios", rate]
         parts += [describe.count(self._findings, "finding"), f"{self._unsupported.total()} unsupported"]
         return ", ".join(parts + ([self._activity] if self._activity else []))
 
     def __rich__(self) -> Group:
         """The live view, drawn anew several times a second."""
-        bar = ProgressBar(total=self._options.examples, completed=self._scenarios, width=30)
+        bar = ProgressBar(total=self._expected, completed=self._scenarios, width=30)
         row = Table.grid(padding=(0, 1))
         row.add_row(bar, Text(self.progress_line()))
         reasons = self._unsupported.most_common(REASONS)

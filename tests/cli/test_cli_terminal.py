@@ -41,7 +41,9 @@ def clock():
 
 
 def started():
-    return RunStarted(options=OPTIONS, candidates=("kernel",), missing={"other": "not installed"}, shards=25)
+    return RunStarted(
+        options=OPTIONS, candidates=("kernel",), missing={"other": "not installed"}, shards=25, scenarios=200
+    )
 
 
 def finished(*outcomes):
