@@ -365,7 +365,8 @@ def cases_command(paths: tuple[Path, ...], mark: str | None, upstream: str | Non
 @click.argument("path", metavar="CASE", type=click.Path(path_type=Path))
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="New folder. [default: report-DIGEST]")
 @click.option("--sanitize", is_flag=True, help="Run the script under compute-sanitizer too.")
-def report_command(path: Path, out: Path | None, sanitize: bool) -> int:
+@click.option("--candidate", metavar="ORACLE", help="The case's oracle in another environment, as cutlass@0.7.0.")
+def report_command(path: Path, out: Path | None, sanitize: bool, candidate: str | None) -> int:
     """Write a report for people upstream: a script that needs no difftest, an issue to paste, and the environment.
 
     The script is run before it is handed over. Exit code 1: it does not show the finding here.
@@ -375,7 +376,7 @@ def report_command(path: Path, out: Path | None, sanitize: bool) -> int:
     try:
         case = cases.load(path)
         out = out or Path(f"report-{case.scenario.digest}")
-        report = folder.write(path, out, sanitized=sanitize)
+        report = folder.write(path, out, sanitized=sanitize, candidate=candidate)
     except (cases.InvalidCase, folder.NoReport, LookupError) as error:
         return _complain(str(error), USAGE)
     verdict = None if report.proof is None else report.proof.verdict

@@ -66,7 +66,7 @@ class RoutingEnclosure:
         center, low, high = center * factor, low * factor * (1 - _U), high * factor * (1 + _U)
         if not scores.renormalise:  # the division by a float32 sum leaves float32
             center, low, high = _rounded(center, low, high, self.numerics, self.scenario)
-        quantum = _quantum(self.numerics.transcendental)
+        quantum = self.arithmetic["quantum"]
         low = torch.where(low < _TINY, (low - quantum).clamp(min=0.0), low)
         high = torch.where((high > 0) & (high < _TINY), high + quantum, high)
         hard = torch.where(nan, 0.0, torch.maximum(high - center, center - low).clamp(min=0.0))
@@ -76,15 +76,26 @@ class RoutingEnclosure:
 
     def _shares(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Ends of s / (sum + epsilon): s at one end and all others at the other. K additions and a division."""
-        count = low.shape[1]
-        apart = 1.0 - torch.eye(count, dtype=low.dtype, device=low.device)
-        summing, dividing = count * _U * (1 + count * _U), _division(self.numerics.transcendental)
+        apart = 1.0 - torch.eye(low.shape[1], dtype=low.dtype, device=low.device)
+        summing, dividing = self.arithmetic["sum"], self.arithmetic["division"]
 
         def share(own: torch.Tensor, others: torch.Tensor, sign: float) -> torch.Tensor:
             total = own + (others[:, None, :] * apart).sum(2) + EPSILON
             return own / (total * (1 - sign * summing)) * (1 + sign * dividing)
 
         return share(low, high, -1.0), share(high, low, 1.0)
+
+    @property
+    def arithmetic(self) -> dict[str, float]:
+        """Relative errors of the sum of K scores, of the division by it and of the product with
+        routed_scaling_factor; and the absolute one of a result that is no normal number."""
+        count, accuracy = self.scenario.shape.top_k, self.numerics.transcendental
+        return {
+            "sum": count * _U * (1 + count * _U),
+            "division": _division(accuracy),
+            "product": _U,
+            "quantum": _quantum(accuracy),
+        }
 
     def wrong_choice(self, topk_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(wrong bool [M], slot int64 [M], expert int64 [M]) of a choice of distinct experts, int64 [M, K], in [0, E).

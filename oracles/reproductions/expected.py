@@ -37,20 +37,30 @@ def activate(p: SimpleNamespace, expert: int, gate: torch.Tensor, up: torch.Tens
 
 
 def expected(p: SimpleNamespace, rounding: dict[str, str]) -> torch.Tensor:
-    """float64 [M, H]. rounding: by step, the dtype that the kernel's value has there, "q8_0", or "none"; and whether a
-    bias is added "before" the GEMM's result is rounded or "after"."""
+    """float64 [M, H]. rounding: by step, the dtype that the kernel's value has there ("output": that of the answer),
+    "q8_0", or "none"; and whether a bias is added "before" the GEMM's result is rounded or "after"."""
 
     def rounded(x: torch.Tensor, step: str) -> torch.Tensor:
         if rounding[step] == "none":
             return x
-        return q8_0(x) if rounding[step] == "q8_0" else x.to(getattr(torch, rounding[step])).double()
+        if rounding[step] == "q8_0":
+            return q8_0(x)
+        dtype = p.output_dtype if rounding[step] == "output" else getattr(torch, rounding[step])
+        return x.to(dtype).double()
 
     def biased(y: torch.Tensor, bias: torch.Tensor | None, expert: int, step: str) -> torch.Tensor:
         if bias is None:
             return rounded(y, step)
         term = bias[expert].double()
-        return rounded(y + term, step) if rounding["bias"] == "before" else rounded(y, step) + term
+        if rounding["bias"] == "before":
+            return rounded(y + term, step)
+        return rounded(rounded(y, step) + term, "biased")
 
+    def weight(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return rounded(dequantize(packed, scale), "weights")
+
+    factor = torch.tensor(p.routed_scaling_factor, dtype=torch.float32)
+    router_weights = rounded((p.topk_weights.cpu() * factor).double(), "router_weight")
     out = torch.zeros(p.hidden_states.shape, dtype=torch.float64)
     experts = len(p.w13)
     for token in range(len(out)):
@@ -59,8 +69,8 @@ def expected(p: SimpleNamespace, rounding: dict[str, str]) -> torch.Tensor:
             expert = global_id - p.first_expert
             if global_id < 0 or not 0 <= expert < experts:
                 continue  # masked, or another rank's
-            h = biased(dequantize(p.w13[expert], p.w13_scale[expert]) @ x, p.w13_bias, expert, "gemm1")
+            h = biased(weight(p.w13[expert], p.w13_scale[expert]) @ x, p.w13_bias, expert, "gemm1")
             a = rounded(rounded(activate(p, expert, *h.chunk(2)), "intermediate"), "intermediate_quantizer")
-            y = biased(dequantize(p.w2[expert], p.w2_scale[expert]) @ a, p.w2_bias, expert, "gemm2")
-            out[token] += p.routed_scaling_factor * float(p.topk_weights[token, slot]) * y
+            y = biased(weight(p.w2[expert], p.w2_scale[expert]) @ a, p.w2_bias, expert, "gemm2")
+            out[token] += rounded(router_weights[token, slot] * y, "weighted")
     return out.to(p.output_dtype).double()
