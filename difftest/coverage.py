@@ -193,6 +193,8 @@ def _lacks(capability: Capability, value: Value) -> bool:
         case ("H" | "I") as axis, what:
             unit = (capability.hidden_multiple if axis == "H" else capability.intermediate_multiple) // GROUP
             return (unit % 4 == 0 and what != "128s") or (unit % 2 == 0 and what in ("one group", "odd groups"))
+        case "experts", "1":
+            return capability.experts_multiple > 1
         case "rank", what:
             return what != "only" and not capability.expert_parallel
         case "rule", "remote_only":

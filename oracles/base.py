@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import re
 import sys
 import typing
 import zlib
@@ -116,6 +117,17 @@ class OracleNotFound(LookupError):
     """A spec names no oracle. The message says what is known and what forms a spec may take."""
 
 
+class ProcessEnded(RuntimeError):
+    """A process that an oracle computes in ended, or does not answer. The message says which.
+
+    how: the signal that ended it ("SIGKILL") or its exit status ("exit 3"); None when it did not answer in time.
+    """
+
+    def __init__(self, message: str, how: str | None) -> None:
+        self.how = how
+        super().__init__(message)
+
+
 def names() -> list[str]:
     """Names of the installed oracles, emulations and routers included, sorted."""
     return sorted({entry.name for group in _GROUPS for entry in importlib.metadata.entry_points(group=group)})
@@ -135,11 +147,17 @@ def get(spec: str) -> Oracle:
 
 
 def find(spec: str) -> AnyOracle:
-    """The oracle or router of a spec: an entry point's name, `fault:NAME`, `module:attribute` or `file.py:attribute`.
+    """The oracle or router of a spec: an entry point's name, `fault:NAME`, `module:attribute` or `file.py:attribute`;
+    `epN:ORACLE` for the whole layer with its experts shared out to N processes, each with that oracle.
 
     The attribute is an oracle, or a class or function that returns one without arguments. Raises `OracleNotFound`
     for anything else.
     """
+    shared = _RANKS.fullmatch(spec)
+    if shared:
+        module = importlib.import_module("oracles.expert_parallel")  # it imports this module
+        whole: Oracle = module.ExpertParallel(shared[2], ranks=int(shared[1]))
+        return whole
     target, colon, attribute = spec.rpartition(":")
     if not colon:
         return _instance(spec, _load_entry_point(spec))
@@ -199,6 +217,8 @@ def _load_file(spec: str, path: Path) -> Any:
         raise OracleNotFound(f"oracle {spec!r}: {path} fails to load: {_told(error)}") from error
     return module
 
+
+_RANKS = re.compile(r"ep(\d+):(.+)")
 
 _REQUIRED = ("name", "numerics", "unsupported", "prepare", "__call__")
 

@@ -7,7 +7,8 @@ takes from a recorded call, `oracles.captures` brings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -106,6 +107,14 @@ class Problem:
     def router_weights(self) -> torch.Tensor:
         """float32 [M, K]: topk_weights times routed_scaling_factor, rounded once."""
         return self.topk_weights * torch.tensor(self.routed_scaling_factor, dtype=torch.float32)
+
+    def to(self, device: torch.device | str) -> Problem:
+        """The problem with all its tensors on `device`."""
+
+        def moved(part: object) -> dict[str, Any]:
+            return {name: value.to(device) for name, value in vars(part).items() if isinstance(value, torch.Tensor)}
+
+        return replace(self, activation=replace(self.activation, **moved(self.activation)), **moved(self))
 
 
 def build(scenario: Scenario, device: torch.device | str = "cpu") -> Problem:

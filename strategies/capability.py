@@ -36,6 +36,7 @@ class Capability:
     """The scenarios that a kernel promises to compute. The default promises all of eager mode in bf16 x MXFP4.
 
     hidden_multiple, intermediate_multiple: H and the rank's own I are multiples of these (each a multiple of 32).
+    experts_multiple: the rank's own E is a multiple of it.
     stray_ids: ids that name no expert, other than -1, contribute nothing.
     padding: rows at the end of the batch with garbage in x and every slot masked, even without `masked_slots`.
     tactics: how many the kernel has. pdl, fused_finalize: whether a scenario may switch them.
@@ -44,6 +45,7 @@ class Capability:
 
     hidden_multiple: int = 32
     intermediate_multiple: int = 32
+    experts_multiple: int = 1
     activations: frozenset[str] = _ALL_ACTIVATIONS
     per_expert_activation: bool = True
     precisions: frozenset[str] = frozenset({"bf16xmxfp4"})
@@ -68,6 +70,8 @@ class Capability:
             value = getattr(self, name)
             if not isinstance(value, int) or value < GROUP or value % GROUP:
                 raise ValueError(f"{name} = {value!r}: must be a positive multiple of {GROUP}, the MXFP4 scale group")
+        if not isinstance(self.experts_multiple, int) or self.experts_multiple < 1:
+            raise ValueError(f"experts_multiple = {self.experts_multiple!r}: must be a positive integer")
         for name, known in _KNOWN.items():
             value = getattr(self, name)
             if not isinstance(value, frozenset) or not value or not value <= known:
@@ -87,6 +91,8 @@ class Capability:
             yield f"H is not a multiple of {self.hidden_multiple}"
         if scenario.intermediate_local % self.intermediate_multiple:
             yield f"I of a rank is not a multiple of {self.intermediate_multiple}"
+        if scenario.experts_local % self.experts_multiple:
+            yield f"E of a rank is not a multiple of {self.experts_multiple}"
         if scenario.activation.kind not in self.activations:
             yield f"activation {scenario.activation.kind}"
         per_expert = not isinstance(scenario.activation, Swiglu) and scenario.activation.per_expert
@@ -137,6 +143,7 @@ class Capability:
         return Capability(
             hidden_multiple=math.gcd(self.hidden_multiple, other.hidden_multiple),
             intermediate_multiple=math.gcd(self.intermediate_multiple, other.intermediate_multiple),
+            experts_multiple=math.gcd(self.experts_multiple, other.experts_multiple),
             activations=self.activations | other.activations,
             precisions=self.precisions | other.precisions,
             output_dtypes=self.output_dtypes | other.output_dtypes,

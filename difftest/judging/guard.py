@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import torch
 
 from difftest.judging.compare import Breach, malformed
+from difftest.judging.outcome import Verdict
 from difftest.router.judge import malformed_table
 from oracles import captures
-from oracles.base import AnyOracle, missing_of, runs_on
+from oracles.base import AnyOracle, ProcessEnded, missing_of, runs_on
 from oracles.problem import Problem
 from oracles.router_problem import RouterProblem, RoutingTable
 from strategies.plain import AnyScenario
@@ -29,7 +30,10 @@ _TRACEBACK_FRAMES = 20
 
 
 class Rejected(Exception):
-    """The oracle raised. step: "unsupported", "prepare" or "call". kind, detail, traceback: see `Outcome`."""
+    """The oracle raised. step: "unsupported", "prepare" or "call". kind, detail, traceback: see `Outcome`.
+
+    ended: the verdict, CRASHED or HUNG, where a process that it computes in ended or did not answer; else None.
+    """
 
     def __init__(self, step: str, error: BaseException, who: str = "") -> None:
         name, text = type(error).__name__, first_line(error)
@@ -39,6 +43,10 @@ class Rejected(Exception):
         self.kind = f"{who}{cause}"[:_KIND_LENGTH].rstrip(": ")
         self.detail = f"{who}{name}: {text}".rstrip(": ")
         self.traceback = "".join(traceback.format_exception(error, limit=-_TRACEBACK_FRAMES))
+        self.ended: Verdict | None = None
+        if isinstance(error, ProcessEnded):
+            self.ended = Verdict.HUNG if error.how is None else Verdict.CRASHED
+            self.kind, self.detail, self.traceback = error.how or "timeout", f"{who}{text}", ""
         super().__init__(self.detail)
 
 

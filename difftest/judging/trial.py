@@ -351,8 +351,8 @@ class _Trial:
     def _rejected(self, check: str, rejected: Rejected) -> None:
         self._add(
             self._outcome(
-                Verdict.REJECTED,
-                check=check,
+                rejected.ended or Verdict.REJECTED,
+                check="process" if rejected.ended else check,
                 kind=rejected.kind,
                 detail=rejected.detail,
                 traceback=rejected.traceback,

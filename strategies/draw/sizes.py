@@ -60,7 +60,7 @@ class SizesDraft:
             experts_local = model.experts // ep_size
         if not capability.expert_parallel:
             ep_size = 1
-        experts = max(experts_local, -(-top_k // ep_size)) * ep_size
+        experts = _round_up(max(experts_local, -(-top_k // ep_size)), capability.experts_multiple) * ep_size
         return Sizes(
             shape=Shape(
                 tokens=self.tokens,
@@ -110,7 +110,7 @@ def sizes_drafts(capability: Capability, profile: Profile) -> SearchStrategy[Siz
 
 
 def _round_up(size: int, multiple: int) -> int:
-    """As serving pads a width that a kernel does not take."""
+    """The least multiple that holds `size`: as serving pads a width that a kernel does not take."""
     return -(-size // multiple) * multiple
 
 

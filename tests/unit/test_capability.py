@@ -55,6 +55,12 @@ def replays(*changes: Replay) -> Scenario:
 OBJECTIONS: list[tuple[dict[str, Any], Scenario, str]] = [
     ({"hidden_multiple": 64}, Scenario(shape=Shape(hidden=96)), "H is not a multiple of 64"),
     ({"intermediate_multiple": 64}, Scenario(), "I of a rank is not a multiple of 64"),
+    ({"experts_multiple": 2}, Scenario(shape=Shape(experts=3)), "E of a rank is not a multiple of 2"),
+    (
+        {"experts_multiple": 2},
+        Scenario(shape=Shape(experts=6), parallel=Parallel(ep_size=2)),
+        "E of a rank is not a multiple of 2",
+    ),
     (
         {"intermediate_multiple": 64},
         Scenario(shape=Shape(intermediate=64), layer=Layer(moe_tp_size=2)),
@@ -154,6 +160,7 @@ def test_the_default_has_no_objection_to_the_plainest_scenario() -> None:
 UNIONS = [
     (Capability(), WHOLE),
     (Capability(hidden_multiple=64, biases=False), Capability(hidden_multiple=96, padding=False)),
+    (Capability(experts_multiple=4), Capability(experts_multiple=6, expert_parallel=False)),
     (Capability(activations=frozenset({"situ"}), modes=frozenset({"graph"})), Capability(tactics=3)),
 ]
 

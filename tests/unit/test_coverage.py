@@ -66,6 +66,7 @@ def test_parts_add_up_and_come_back_from_json():
     [
         (Capability(hidden_multiple=128), ("H", "one group")),
         (Capability(expert_parallel=False), ("rank", "last")),
+        (Capability(experts_multiple=2), ("experts", "1")),
         (Capability(), ("tactic", "given")),
         (Capability(), ("mode", "replayed")),
         (Capability(empty_batch=False), ("tokens", "0")),
