@@ -258,3 +258,15 @@ def test_deepseek_v4s_method_takes_a_clamp_without_alpha_for_swiglu_step():
             layer.moe_runner_config.gemm1_alpha = alpha
             made.create_moe_runner(layer, layer.moe_runner_config)
         assert made._use_swiglu_step is step
+
+
+@installed
+def test_a_deferred_finalize_is_not_heard_by_the_cutlass_runner(calls):
+    """Kimi-K3's model defers it wherever the backend is flashinfer_mxfp4, and would read `gemm2_out` of the answer."""
+    problem, prepared = processed(scenario(Situ()), SM90)
+    trtllm = sglang_layers.module("srt.layers.moe.moe_runner.flashinfer_trtllm")
+    with sglang_layers.served("flashinfer_mxfp4", **SM90), trtllm.flashinfer_trtllm_deferred_finalize_context():
+        answer = prepared.method.apply(prepared.layer, prepared.dispatched).hidden_states
+    assert isinstance(answer, torch.Tensor)
+    assert answer.shape == problem.hidden_states.shape
+    assert len(calls) == 1
