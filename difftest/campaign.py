@@ -129,9 +129,9 @@ def run_part(
     with _campaign(options, emit, Claims(), known, executors) as campaign:
 
         def work() -> None:
+            campaign.beware()
             if 0 in shards:
                 campaign.replay_ledger()
-            campaign.recover()
             for shard in shards:
                 campaign.generate(shard)
             campaign.shrink()
@@ -149,9 +149,9 @@ def journal_folder(options: Options) -> Path:
     return Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / digest
 
 
-def executors_for(options: Options) -> Executors:
-    """Where the cases of a campaign run."""
-    return Executors(options.candidates, Isolation.of(options))
+def executors_for(options: Options, drivers: int | None = None) -> Executors:
+    """Where the cases of a campaign run. drivers: processes like this one, which share the machine's devices."""
+    return Executors(options.candidates, Isolation.of(options, drivers))
 
 
 @contextlib.contextmanager
@@ -281,6 +281,17 @@ class _Campaign:
             findings = outcome.findings or (() if case.isolated else (case.crashed(),))
             for finding in findings:
                 self.harvest.collect(finding, None, self._scenarios, judge)
+
+    def beware(self) -> None:
+        """Isolate the candidates that were running when an earlier process of these campaigns ended, and no more: what
+        it ran is drawn again, and it may have been ended from outside."""
+        try:
+            running = {case.candidate for case in leftovers(journal_folder(self._options))}
+        except JournalError as error:
+            self._lost_journal(error)
+            return
+        for spec in running & self.judges.keys():
+            self._isolate(spec)
 
     def _isolate(self, spec: str) -> None:
         if not self._executors.isolates(spec):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -89,6 +91,9 @@ Exit codes:
   2    a mistake in what was given
   3    nothing could be measured
 """
+
+
+_HOURS_HELP = "Run further shards, after the campaign's own, until this long after the start; those that run then end."
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -207,6 +212,48 @@ def merge_command(paths: tuple[Path, ...], **given: Any) -> int:
         return _reported(options, lambda emit: merge.tell(list(results.values()), options, emit))
     except cases.CaseNotWritten as error:
         return _complain(str(error), MISSING)
+
+
+@difftest.command(name="campaign", epilog=RUN_EXIT_CODES)
+@click.argument("store", metavar="STORE")
+@_options(*(spec.name for spec in OPTIONS))
+@click.option("--hours", metavar="H", type=click.FloatRange(min=0, min_open=True), help=_HOURS_HELP)
+@click.option("--address", metavar="ADDRESS", help="The Ray cluster. [default: $RAY_ADDRESS, or this machine alone]")
+@click.option(
+    "--gpus",
+    metavar="F",
+    type=click.FloatRange(0, 1),
+    help="Of a GPU for each shard. [default: 0.125 when a candidate runs on one]",
+)
+def campaign_command(store: str, hours: float | None, address: str | None, gpus: float | None, **given: Any) -> int:
+    """Run a campaign on a Ray cluster: each shard a task, its result in STORE.
+
+    STORE is a folder that all nodes share, or an object store as fsspec names it (s3://bucket/nightly). Where a
+    campaign is there already, the command goes on with it and its options, and runs only what has no result.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise preflight.Missing("difftest campaign: Ray is not installed: pip install 'difftest[ray]'")
+    from difftest.scale.merge import NotOneCampaign
+    from difftest.scale.store import Store
+    from difftest.scale.stored import Stored, given_or_stored
+
+    stored = Stored(Store(store))
+    options = Options.parse(given_or_stored(given, stored.options()))
+    preflight.check(options, elsewhere=True)
+    from difftest.scale import cluster  # imports ray and torch
+
+    until = None if hours is None else time.monotonic() + 3600 * hours
+    if gpus is None:
+        gpus = cluster.GPUS if cluster.needs_gpu(options) else 0.0
+    budget = cluster.Budget(until=until, gpus=gpus)
+    try:
+        stored.start(options)
+        cluster.connect(address)
+        return _reported(options, lambda emit: cluster.run(stored, options, budget, emit))
+    except NotOneCampaign as error:
+        return _complain(f"{store}: {error}", USAGE)
+    except OSError as error:  # of the store, or of the folder of cases
+        return _complain(f"{store}: {preflight.one_line(error)}", MISSING)
 
 
 def _reported(options: Options, work: Callable[[Handler], Summary], *, whole: bool = True) -> int:

@@ -319,7 +319,7 @@ def shards_of(examples: int) -> int:
 
 
 def share_of(examples: int, shard: int) -> int:
-    """Scenarios that `shard` runs; the shares of a campaign's shards sum to `examples`. Those of further shards are alike:
-    a campaign by time runs them."""
+    """Scenarios that `shard` runs; the shares of a campaign's shards sum to `examples`. A campaign by time goes on with
+    further shards of such shares."""
     active = shards_of(examples)
     return examples // active + (shard % active < examples % active)

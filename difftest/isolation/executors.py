@@ -37,13 +37,13 @@ class Isolation:
     drivers: int = 1
 
     @classmethod
-    def of(cls, options: Options) -> Self:
-        """As the user asks for it. The number of drivers is pytest-xdist's.
+    def of(cls, options: Options, drivers: int | None = None) -> Self:
+        """As the user asks for it. drivers: by default pytest-xdist's.
 
         A worker takes a core for the reference of small scenarios, and its kernel leaves the device mostly idle; a
         driver takes one to draw them.
         """
-        drivers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        drivers = drivers or int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         cores = os.cpu_count() or 1
         return cls(
             all=options.isolate,

@@ -18,7 +18,8 @@ from difftest.judging.outcome import ROUTING_KINDS, Outcome, Verdict, Worst
 from difftest.judging.votes import AGREE, DIFFER, UNASKED, Pairs, Votes
 from difftest.ledger.cases import Case
 from difftest.options import Options
-from difftest.output.events import CaseNotSaved, JournalLost
+from difftest.output.events import CaseNotSaved, JournalLost, ShardLost
+from difftest.scale.part import words
 from strategies.plain import AnyScenario
 from strategies.router import RouterScenario
 from strategies.scenario import Scenario
@@ -325,6 +326,11 @@ def unsaved_lines(event: CaseNotSaved) -> list[str]:
 def lost_journal_line(event: JournalLost) -> str:
     """What it means that there is no journal."""
     return f"no journal: {event.error}; if a kernel ends this process, its scenario is not known"
+
+
+def lost_shard_line(event: ShardLost) -> str:
+    """What became of a shard that nobody brought to its end."""
+    return f"lost: shard {words([event.shard])}: {event.error}" + ("; it runs again" if event.again else "")
 
 
 def exit_reason(summary: Summary) -> str:

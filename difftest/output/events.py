@@ -29,13 +29,13 @@ Stage = Literal["hypothesis", "reducer"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """candidates: those that run. missing: those that cannot run here, and why. shards: how many have work. scenarios:
-    how many they draw."""
+    how many they draw. Both are None where time is what ends it."""
 
     options: Options
     candidates: tuple[str, ...]
     missing: Mapping[str, str]
-    shards: int
-    scenarios: int
+    shards: int | None
+    scenarios: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,25 @@ class ShardFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultCame:
+    """Another process has run the shard, or had run it before this one began; its findings are joined at the end."""
+
+    shard: int
+    scenarios: int
+    findings: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLost:
+    """Who ran the shard did not bring it to its end, for the reason in `error`; nothing of it is counted. It runs again
+    elsewhere, unless it was lost too often (`again`)."""
+
+    shard: int
+    error: str
+    again: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLost:
     """There is no journal from here on, for the reason in `error`: a case that ends this process will have no name."""
 
@@ -161,6 +180,8 @@ Event = (
     | CaseNotSaved
     | ShrinkFinished
     | ShardFinished
+    | ResultCame
+    | ShardLost
     | JournalLost
     | RunInterrupted
     | RunFinished

@@ -27,10 +27,12 @@ from difftest.output.events import (
     Event,
     FindingFound,
     JournalLost,
+    ResultCame,
     RunFinished,
     RunInterrupted,
     RunStarted,
     ScenarioFinished,
+    ShardLost,
     ShrinkFinished,
     ShrinkProgressed,
     ShrinkStarted,
@@ -59,7 +61,7 @@ class Terminal:
         self._clock = clock
         self._started = self._last_line = clock()
         self._scenarios = 0
-        self._expected = options.examples
+        self._expected: int | None = options.examples
         self._drawing = 0.0
         self._findings = 0
         self._unsupported: Counter[str] = Counter()
@@ -111,6 +113,13 @@ class Terminal:
                     self._print([f"saved: {path}"])
             case CaseNotSaved():
                 self._print(describe.unsaved_lines(event), "red")
+            case ResultCame(scenarios=scenarios, findings=findings):
+                self._scenarios += scenarios
+                self._drawing = self._clock() - self._started
+                self._findings += findings
+                self._tick()
+            case ShardLost():
+                self._print([describe.lost_shard_line(event)], "red")
             case JournalLost():
                 self._print([describe.lost_journal_line(event)], "red")
             case RunFinished(summary=summary) | RunInterrupted(summary=summary):
@@ -124,7 +133,8 @@ class Terminal:
     def progress_line(self) -> str:
         """Scenarios, rate, findings and the unsupported, in one line."""
         rate = f"{self._scenarios / self._drawing:.1f}/s" if self._drawing > 0 else "-/s"
-        parts = [f"{self._scenarios} of {self._expected} scenarios", rate]
+        of = "" if self._expected is None else f" of {self._expected}"
+        parts = [f"{self._scenarios}{of} scenarios", rate]
         parts += [describe.count(self._findings, "finding"), f"{self._unsupported.total()} unsupported"]
         return ", ".join(parts + ([self._activity] if self._activity else []))
 

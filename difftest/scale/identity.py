@@ -45,7 +45,7 @@ class Identity:
     def difference(self, other: Identity) -> str | None:
         """How `other` is of another campaign, as "WHAT is X, not Y"; None when it is of this one."""
         for what, mine, theirs in (
-            *_values(self.options, other.options, _flag),
+            *_values(self.options, other.options, flag),
             *_values(self.versions, other.versions, "{}'s version".format),
         ):
             if mine != theirs:
@@ -105,7 +105,8 @@ def _made_of(found: Fingerprint) -> dict[str, str]:
     }
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """The flag of an option, by its field of `Options`."""
     plain = {"candidates": "candidate", "activations": "activation"}.get(name, name)
     return next((spec.flag for spec in OPTIONS if spec.name == plain), name)
 

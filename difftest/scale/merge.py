@@ -77,10 +77,10 @@ def join(results: Sequence[Result]) -> tuple[Summary, list[Case]]:
     return dataclasses.replace(summary, findings=findings, seconds=0.0), [one.case for one in joined]
 
 
-def save(summary: Summary, found: Sequence[Case], folder: Path) -> Summary:
-    """Write the cases of `join` into `folder`; the summary with their paths. A case that is there already, as when
-    results are joined again, is left as it is: somebody may have marked it.
+def save(summary: Summary, found: Sequence[Case], folder: Path, emit: Handler) -> Summary:
+    """Write the cases of `join` into `folder`, and tell of each; the summary with their paths.
 
+    A case that is there already, as when results are joined again, is left as it is: somebody may have marked it.
     Raises `CaseNotWritten`.
     """
     paths = []
@@ -88,6 +88,7 @@ def save(summary: Summary, found: Sequence[Case], folder: Path) -> Summary:
         path = folder / f"{case.bucket}-{case.scenario.digest}{cases.SUFFIX}"
         if not path.exists():
             cases.save(case, path)
+        emit(CaseSaved(bucket=case.bucket, path=path))
         paths.append(path)
     findings = [dataclasses.replace(f, case_path=path) for f, path in zip(summary.findings, paths, strict=True)]
     return dataclasses.replace(summary, findings=tuple(findings))
@@ -106,10 +107,7 @@ def tell(results: Sequence[Result], options: Options, emit: Handler) -> Summary:
             scenarios=summary.scenarios,
         )
     )
-    summary = save(summary, found, options.cases)
-    for finding in summary.findings:
-        assert finding.case_path is not None  # just saved
-        emit(CaseSaved(bucket=finding.bucket, path=finding.case_path))
+    summary = save(summary, found, options.cases, emit)
     emit(RunFinished(summary=summary))
     return summary
 

@@ -35,14 +35,13 @@ class Part:
 
 
 def words(shards: Collection[int]) -> str:
-    """Shards as `--shard` names them alone: `3/64, 7/64 to 9/64`."""
+    """Shards as `--shard` names them alone: `3/64, 7/64 to 9/64`; by number alone those of a campaign by time."""
     return ", ".join(_range(first, last) for first, last in _runs(sorted(shards)))
 
 
 def _range(first: int, last: int) -> str:
-    if first == last:
-        return f"{first + 1}/{SHARDS}"
-    return f"{first + 1}/{SHARDS} to {last + 1}/{SHARDS}"
+    ends = [f"{shard + 1}/{SHARDS}" if shard < SHARDS else str(shard + 1) for shard in dict.fromkeys((first, last))]
+    return " to ".join(ends)
 
 
 def _runs(shards: Iterable[int]) -> Iterator[tuple[int, int]]:

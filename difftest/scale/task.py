@@ -14,12 +14,20 @@ from difftest.scale.identity import Identity
 from difftest.scale.result import Result
 
 
-def run(options: Options, shards: Sequence[int], emit: Handler, *, known: Sequence[Path], folder: Path) -> Result:
+def run(
+    options: Options,
+    shards: Sequence[int],
+    emit: Handler,
+    *,
+    known: Sequence[Path],
+    folder: Path,
+    drivers: int | None = None,
+) -> Result:
     """Draw and judge the scenarios of `shards`, and shrink what is new. That of shard 0 replays the ledger too.
 
     known: the ledger's case files, the same for all parts of the campaign: nothing that a part finds is known to
     another one, so that a shard's result does not depend on which ran before. folder: where this part saves its cases
-    on the way; they are in the result too. Raises as `campaign.run` does.
+    on the way; they are in the result too. drivers: see `campaign.executors_for`. Raises as `campaign.run` does.
     """
     scenarios: dict[int, int] = {}
 
@@ -29,7 +37,7 @@ def run(options: Options, shards: Sequence[int], emit: Handler, *, known: Sequen
         emit(event)
 
     own = dataclasses.replace(options, cases=folder)
-    with campaign.executors_for(own) as executors:
+    with campaign.executors_for(own, drivers) as executors:
         executors.isolate(crashing(options.cases) & set(options.candidates))
         part = campaign.run_part(own, shards, counted, known, executors)
     identity = Identity.take(options, known, part.fingerprints)

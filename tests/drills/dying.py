@@ -97,6 +97,17 @@ class Once(GroupedMM):
         return super().__call__(prepared)
 
 
+class First(GroupedMM):
+    """Dies of the first case of all, and of no other."""
+
+    def __call__(self, prepared):
+        mark = Path(os.environ["DIFFTEST_DRILL"])
+        if not mark.exists():
+            mark.touch()
+            killed()
+        return super().__call__(prepared)
+
+
 class DiesAtStart(GroupedMM):
     def __init__(self):
         os._exit(4)

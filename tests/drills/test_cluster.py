@@ -1,0 +1,130 @@
+"""A campaign on a Ray cluster of four nodes; nodes, workers and driver are killed, nothing is lost or counted twice.
+
+Skipped where Ray is not installed; `tox run -e ray` installs it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dying
+import pytest
+
+from difftest import campaign
+from difftest.findings import Summary
+from difftest.options import Options
+from difftest.output.events import Event, ResultCame, RunStarted, ShardLost
+from difftest.scale.store import Store
+from difftest.scale.stored import Stored
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: tox run -e ray")
+
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from difftest.scale import cluster  # noqa: E402
+
+REJECTS = f"{Path(__file__).parents[1] / 'unit' / 'candidates.py'}:Rejects"
+FIRST = f"{dying.FILE}:First"
+NODES = 4
+MARK = "DIFFTEST_DRILL"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(tmp_path_factory):
+    """A cluster of four nodes of a core each, the first of which cannot be spared; this process is connected to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(tmp_path_factory.mktemp("drill") / "mark"))  # the nodes' workers inherit it
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        try:
+            added = [machines.add_node(num_cpus=1) for _ in range(NODES - 1)]
+            ray.init(address=machines.address, log_to_driver=False)
+            yield machines, added
+        finally:
+            ray.shutdown()
+            machines.shutdown()
+
+
+def options(folder: Path, candidate: str, examples: int) -> Options:
+    return Options(candidates=(candidate,), profile="quick", examples=examples, seed=1, cases=folder / "cases")
+
+
+def start(folder: Path, given: Options) -> Stored:
+    stored = Stored(Store(str(folder / "store")))
+    stored.start(given)
+    return stored
+
+
+def told(summary: Summary) -> dict[str, object]:
+    """All that two runs of one campaign must agree on."""
+    names = ("scenarios", "verdicts", "unsupported", "one_offs", "pairs", "known", "elsewhere", "coverage", "exit_code")
+    findings = [
+        (finding.bucket, finding.smallest, finding.worst, finding.seen, finding.scenarios_before)
+        for finding in summary.findings
+    ]
+    return {name: getattr(summary, name) for name in names} | {"findings": findings}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict[str, object]:
+    """What one run in one process says of the campaign of six shards."""
+    summary = campaign.run(options(tmp_path_factory.mktemp("undisturbed"), REJECTS, 48), lambda _: None)
+    assert len(summary.findings) == 1
+    return told(summary)
+
+
+def test_a_driver_that_is_killed_goes_on_where_it_was(nodes, undisturbed, tmp_path):
+    machines, _ = nodes
+    given = options(tmp_path, REJECTS, 48)
+    store = tmp_path / "store"
+    command = [sys.executable, "-m", "difftest", "campaign", str(store), "--address", machines.address]
+    command += ["--candidate", REJECTS, "--profile", "quick", "--examples", "48", "--seed", "1"]
+    driver = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    while not list(store.glob("shards/shard-*.json")):
+        assert driver.poll() is None, "it ended before it was killed"
+        time.sleep(0.05)
+    driver.kill()
+    driver.wait()
+    time.sleep(0.5)  # Ray ends the tasks of a driver that is gone; one may be writing its result
+    finished = {path: path.stat().st_mtime_ns for path in store.glob("shards/shard-*.json")}
+    assert 0 < len(finished) < 6
+
+    seen: list[Event] = []
+    summary = cluster.run(start(tmp_path, given), given, cluster.Budget(), seen.append)
+    assert told(summary) == undisturbed
+    assert isinstance(seen[0], RunStarted)
+    assert sorted(event.shard for event in seen if isinstance(event, ResultCame)) == list(range(6))
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished  # not run again
+    assert len(list(given.cases.iterdir())) == len(list((store / "cases").iterdir())) == 1
+
+
+def test_a_worker_that_is_killed_costs_its_shard_a_second_try(tmp_path):
+    """The candidate kills the process of its task, which takes the whole worker of Ray along."""
+    given = options(tmp_path, FIRST, 8)
+    seen: list[Event] = []
+    summary = cluster.run(start(tmp_path, given), given, cluster.Budget(), seen.append)
+    assert (summary.scenarios, summary.findings, summary.exit_code) == (8, (), 0)
+    (lost,) = (event for event in seen if isinstance(event, ShardLost))
+    assert (lost.shard, lost.again) == (0, True)
+    assert "\n" not in lost.error
+
+
+def test_nodes_that_are_killed_in_the_middle_change_nothing(nodes, undisturbed, tmp_path):
+    """Last, since the cluster has only two nodes left after it."""
+    machines, added = nodes
+    given = options(tmp_path, REJECTS, 48)
+    doomed, seen = added[:2], []
+
+    def kill_two(event: Event) -> None:
+        seen.append(event)
+        while isinstance(event, ResultCame) and doomed:
+            machines.remove_node(doomed.pop(), allow_graceful=False)
+
+    summary = cluster.run(start(tmp_path, given), given, cluster.Budget(), kill_two)
+    assert not any(node.any_processes_alive() for node in added[:2])
+    assert told(summary) == undisturbed
+    assert sorted(event.shard for event in seen if isinstance(event, ResultCame)) == list(range(6))
+    assert any(isinstance(event, ShardLost) for event in seen)
