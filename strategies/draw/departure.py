@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -38,20 +36,3 @@ def departures(capability: Capability) -> SearchStrategy[list[Departure]]:
         return kind if isinstance(kind, Change) else draw(kind)
 
     return st.lists(departure(), max_size=_MOST)
-
-
-def in_one_row(departures: list[Departure]) -> list[Departure]:
-    """The same ones, the token of each edit being that of the first one that has a token."""
-    token: int | None = None
-    out: list[Departure] = []
-    for departure in departures:
-        match departure:
-            case SlotDraft():
-                token = departure.token if token is None else token
-                out.append(dataclasses.replace(departure, token=token))
-            case ElementDraft(tensor="hidden_states", places=(place, column)):
-                token = place if token is None else token
-                out.append(dataclasses.replace(departure, places=(token, column)))
-            case _:
-                out.append(departure)
-    return out

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from strategies.capability import Capability
+from strategies.draw.aim import Aim, Target
 from strategies.draw.change import Change
-from strategies.draw.departure import Departure, in_one_row
+from strategies.draw.departure import Departure
 from strategies.draw.routing import RuleByPlace, routing
 from strategies.draw.routing_edits import SlotDraft
 from strategies.draw.sizes import SizesDraft
@@ -28,10 +29,7 @@ from strategies.scenario import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """Every choice of a scenario, the sizes first and the departures last, as a shrinker should meet them.
-
-    one_row: the edits of tokens all fall into one row, where two of them may meet.
-    """
+    """Every choice of a scenario, the sizes first and the departures last, as a shrinker should meet them."""
 
     sizes: SizesDraft
     activation: Activation
@@ -42,7 +40,7 @@ class Draft:
     value_rule: ValueRule
     scaling: Scaling
     seed: int
-    one_row: bool
+    aim: Aim
     departures: list[Departure]
 
     def fit(self, capability: Capability) -> Scenario:
@@ -56,13 +54,16 @@ class Draft:
             if capability.biases:
                 changed["layer"]["biases"] = model.biases
             changed["layer"]["routed_scaling_factor"] = model.routed_scaling_factor
-        departures = in_one_row(self.departures) if self.one_row else self.departures
+        target = None if self.aim == "apart" else Target.of(self.departures)
+        departures = self.departures if target is None else target.moved(self.departures, self.aim)
         for departure in departures:
             if isinstance(departure, Change):
                 changed[departure.part].update(departure.fields)
         layer = Layer(**changed["layer"])
         sizes = self.sizes.fit(capability, layer.moe_tp_size)
-        slots = (departure.fit(sizes.shape) for departure in departures if isinstance(departure, SlotDraft))
+        slots = [departure.fit(sizes.shape) for departure in departures if isinstance(departure, SlotDraft)]
+        if target is not None and self.aim == "slot" and capability.duplicate_experts:
+            slots.insert(0, target.routed(sizes))  # the expert may be in the row already
         elements = (departure.fit(sizes) for departure in departures if isinstance(departure, ElementDraft))
         value_edits = tuple(edit for edits in elements for edit in edits)
         scale_low, scale_high = self.scaling.scale_bytes(self.value_rule, sizes.shape.hidden)

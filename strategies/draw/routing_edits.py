@@ -24,11 +24,11 @@ from strategies.scenario import (
 )
 
 _MIN_SUBNORMAL = 2.0**-149
-_WEIGHTS = ((0.0, 4), (-0.0, 1), (1.0, 2), (-1.0, 3), (-0.375, 2), (_MIN_SUBNORMAL, 1))
+_WEIGHTS = ((0.0, 5), (-0.0, 2), (1.0, 2), (-1.0, 3), (-0.375, 2), (_MIN_SUBNORMAL, 1))
 _LAST_ID = 2**31 - 1
 _STRAY = ((0, 4), (1, 1), (-2, 2), (-3, 1), (_LAST_ID, 2), (-(2**31), 2))
 """Ids that name no expert: counted from the first past the last one, or negative."""
-_OVERFLOWING = ((FLOAT32_MAX, 1), (math.nan, 1), (math.inf, 1), (-math.inf, 1))
+_OVERFLOWING = ((FLOAT32_MAX, 1), (math.nan, 1), (math.inf, 1), (-math.inf, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class SlotDraft:
             return StrayId(token=token, slot=slot, expert_id=past if past < 0 else min(shape.experts + past, _LAST_ID))
         if shape.top_k == 1:
             return None
-        source = cut(self.slot, shape.top_k - 1)
-        return DuplicateSlot(token=token, slot=cut(source + 1 + int(self.detail), shape.top_k), source=source)
+        further = 1 + cut(int(self.detail), shape.top_k - 1)
+        return DuplicateSlot(token=token, slot=(slot + further) % shape.top_k, source=slot)
 
 
 def slot_drafts(capability: Capability) -> list[tuple[SearchStrategy[SlotDraft], int]]:
@@ -69,11 +69,11 @@ def slot_drafts(capability: Capability) -> list[tuple[SearchStrategy[SlotDraft],
         return st.tuples(st.just(kind), PLACES, *more).map(lambda parts: SlotDraft(*parts))
 
     weights = weighted(*_WEIGHTS, *(_OVERFLOWING if capability.non_finite else ()))
-    found = [(drafts(SetWeight, PLACES, weights), 14)]
+    found = [(drafts(SetWeight, PLACES, weights), 18)]
     if capability.masked_slots:
         found += [(drafts(MaskSlot, PLACES), 10), (drafts(MaskRow), 6)]
     if capability.stray_ids:
         found.append((drafts(StrayId, PLACES, weighted(*_STRAY)), 5))
     if capability.duplicate_experts:  # an assigned expert may be in the row already
-        found += [(drafts(AssignExpert, PLACES, PLACES), 6), (drafts(DuplicateSlot, PLACES, PLACES), 10)]
+        found += [(drafts(AssignExpert, PLACES, PLACES), 6), (drafts(DuplicateSlot, PLACES, PLACES), 12)]
     return found

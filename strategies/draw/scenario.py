@@ -11,13 +11,14 @@ from hypothesis.strategies import SearchStrategy
 
 from strategies.capability import Capability
 from strategies.draw.activation import activations
+from strategies.draw.aim import AIMS
 from strategies.draw.departure import departures
 from strategies.draw.draft import Draft
 from strategies.draw.execution import executions
 from strategies.draw.routing import ROUTING_RULES
 from strategies.draw.sizes import sizes_drafts
 from strategies.draw.values import VALUE_RULES, scalings
-from strategies.draw.weighted import restricted, weighted
+from strategies.draw.weighted import restricted
 from strategies.profile import PROFILES
 from strategies.scenario import OutputDtype, Precision, Scenario
 
@@ -52,7 +53,7 @@ def scenarios(capability: Capability = _DEFAULT, *, profile: str = "default") ->
         value_rule=VALUE_RULES,
         scaling=scalings(capability),
         seed=_SEEDS,
-        one_row=weighted((False, 2), (True, 1)),
+        aim=AIMS,
         departures=departures(capability),
     )
     return unmutated(drafts).map(lambda draft: draft.fit(capability))

@@ -17,7 +17,7 @@ _TOKEN_TILES = (8, 16, 32, 64, 128)
 _WIDTH_TILES = (64, 128, 256, 512)
 _EP_SIZES = ((1, 16), (2, 3), (3, 1), (4, 2), (8, 2), (16, 1), (32, 1))
 _RANKS = ((0, 14), (1, 6), (2, 2), (3, 2), *((rank, 1) for rank in (4, 5, 6, 7, 8, 15, 16, 31)))
-_TOP_K = ((1, 5), (2, 6), (3, 1), (4, 4), (5, 1), (6, 1), (8, 2), (16, 1))
+_TOP_K = ((1, 5), (2, 6), (3, 1), (4, 4), (5, 1), (6, 1), (8, 2), (16, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _tokens(limit: int, *, empty: bool) -> SearchStrategy[int]:
     """M: any of 1 to `limit`, more often 1 and a tile's neighbours; an empty batch comes last, not as the simplest."""
     edges = {tile + offset for tile in _TOKEN_TILES for offset in (-1, 0, 1) if tile < limit}
     weights = {tokens: 6 if tokens in edges else 1 for tokens in range(1, limit + 1)}
-    weights[1] += limit // 8
+    weights[1] += limit // 4
     return weighted(*weights.items(), *(((0, 2),) if empty else ()))
 
 

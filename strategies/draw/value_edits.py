@@ -57,9 +57,9 @@ def element_drafts(capability: Capability) -> list[tuple[SearchStrategy[ElementD
     """(strategy, weight), one for each tensor. A kernel that promises no non-finite input is not overflowed either."""
     overflowing = capability.non_finite
     specials = weighted(*_FINITE, *(_OVERFLOWING if overflowing else ()))
-    special_bytes = ((0, 3), (255, 2)) if capability.special_scale_bytes else ()
-    scale_bytes = weighted((127, 1), (1, 2), *(((254, 2),) if overflowing else ()), *special_bytes)
-    throughout = weighted((False, 2), (True, 1))
+    special_bytes = ((0, 4), (255, 3)) if capability.special_scale_bytes else ()
+    scale_bytes = weighted((127, 1), (1, 2), *(((254, 3),) if overflowing else ()), *special_bytes)
+    throughout = weighted((False, 1), (True, 1))
 
     def scales(tensor: EditedTensor) -> SearchStrategy[ElementDraft]:
         places = st.tuples(PLACES, PLACES, PLACES)

@@ -269,6 +269,18 @@ class TestDistribution:
         assert 0.10 < share(drawn, is_non_finite) < 0.45
         assert 0.20 < share(drawn, lambda s: not s.routing.edits and not s.values.edits) < 0.60
 
+    def test_a_weight_and_a_value_are_edited_in_one_live_slot(self, profile: str) -> None:
+        def meet(scenario: Scenario) -> bool:
+            live, first = routed(scenario).local_ids, scenario.first_expert
+            weights = [edit for edit in scenario.routing.edits if isinstance(edit, SetWeight)]
+            slots = {(edit.token, int(live[edit.token, edit.slot])) for edit in weights}
+            tokens = {edit.index[0] for edit in scenario.values.edits if edit.tensor == "hidden_states"}
+            experts = {edit.index[0] - first for edit in scenario.values.edits if edit.tensor != "hidden_states"}
+            return any(expert >= 0 and (token in tokens or expert in experts) for token, expert in slots)
+
+        edited = [s for s in draws(profile, COUNT) if s.values.edits and s.routing.edits]
+        assert share(edited, meet) > 0.15
+
     def test_every_place_in_a_batch_is_edited(self, profile: str) -> None:
         tokens = [
             (edit.token, scenario.shape.tokens) for scenario in draws(profile, COUNT) for edit in scenario.routing.edits
