@@ -149,13 +149,17 @@ def padding_for_edits(scenario: Scenario) -> Iterator[Scenario]:
             yield from changed(fewer, shape={"tokens": number}, execution=execution)
 
 
-def slots_for_factor(scenario: Scenario) -> Iterator[Scenario]:
-    """Two slots in the place of a factor on the router weights: that of a row's only slot is 1, which hides them."""
-    if scenario.layer.routed_scaling_factor != 1.0 and scenario.shape.top_k == 1:
-        experts = max(2, scenario.shape.experts)
-        if experts % scenario.parallel.ep_size == 0:
-            shape = {"experts": experts, "top_k": 2}
-            yield from changed(scenario, shape=shape, layer={"routed_scaling_factor": 1.0})
+def slots_for_weights(scenario: Scenario) -> Iterator[Scenario]:
+    """Two slots in the place of what alone makes a router weight unlike 1, that of a row's only slot: a factor, or
+    the integer rule."""
+    experts = max(2, scenario.shape.experts)
+    if scenario.shape.top_k > 1 or experts % scenario.parallel.ep_size:
+        return
+    shape = {"experts": experts, "top_k": 2}
+    if scenario.layer.routed_scaling_factor != 1.0:
+        yield from changed(scenario, shape=shape, layer={"routed_scaling_factor": 1.0})
+    if scenario.values.rule == "integer":
+        yield from changed(scenario, shape=shape, values={"rule": "normal"})
 
 
 def _grouped(
@@ -217,7 +221,7 @@ MOVES: tuple[Move, ...] = (
     drop_places,
     tokens_for_padding,
     padding_for_edits,
-    slots_for_factor,
+    slots_for_weights,
     shrink_widths,
     shrink_experts,
     shrink_tokens,
