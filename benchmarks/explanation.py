@@ -1,7 +1,7 @@
 """What explains a fault, and what is said of one that is not in the library: `python benchmarks/explanation.py`.
 
-For each fault (`oracles.faults`): a campaign's scenarios up to the first finding, which is then reduced and explained
-twice, with all faults as hypotheses and with all but itself. A table by class says
+For each fault (`oracles.faults`) and seed: a campaign's scenarios up to the first finding, which is then reduced and
+explained twice, with all faults as hypotheses and with all but itself. A table by class says
 
     own       explained by its own name, alone
     among     by its own name and others that answer the same to all that was asked
@@ -18,20 +18,26 @@ of those that nothing matches are told by their class. Results are kept as they 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from measuring import Results, each, shared_answers, spread
 
 from difftest.engine import Engine
+from difftest.explain import hypotheses
+from difftest.explain.answers import Answers, NotAsked
 from difftest.explain.explainer import Explainer
 from difftest.explain.explanation import Explanation
 from difftest.judging.outcome import Outcome
 from difftest.judging.trial import InProcess
 from difftest.shrinking.shrink import Shrinker
+from oracles.base import Oracle
 from oracles.faults import FAULTS, KINDS
 from strategies import Scenario
 
@@ -58,8 +64,35 @@ def first_findings(seed: int, names: list[str], budget: int) -> dict[str, dict[s
     return found
 
 
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """While it lasts, a hypothesis answers a question once: the two explanations of a finding ask nearly the same."""
+    asked: dict[tuple[str, Scenario, str], Answers | None] = {}
+    ask = hypotheses.ask
+
+    def once(oracle: Oracle, scenario: Scenario, check: str, **kwargs: Any) -> Answers:
+        key = oracle.name, scenario, check
+        if key not in asked:
+            try:
+                asked[key] = ask(oracle, scenario, check, **kwargs)
+            except NotAsked:
+                asked[key] = None
+        answers = asked[key]
+        if answers is None:
+            raise NotAsked
+        return answers
+
+    with mock.patch.object(hypotheses, "ask", once):
+        yield
+
+
 def explained(name: str, first: dict[str, Any]) -> dict[str, Any]:
     """The finding reduced, and its two explanations in their JSON form, with and without the fault itself."""
+    with remembered(), shared_answers():
+        return _explained(name, first)
+
+
+def _explained(name: str, first: dict[str, Any]) -> dict[str, Any]:
     oracle = FAULTS[name].oracle()
     started = time.monotonic()
     shrunk = Shrinker(Engine(oracle, executor=InProcess(oracle, "reference")), Outcome.from_json(first), _ignore)
@@ -97,19 +130,20 @@ def verdict_without(name: str, explanation: Explanation) -> str:
     return "class" if explanation.suspected == kind else "none"
 
 
-def report(results: dict[str, dict[str, Any]]) -> int:
+def report(results: Mapping[tuple[int, str], Mapping[str, Any]]) -> int:
+    """results: by seed and fault."""
     columns = ("own", "among", "recipe", "missed", "in class", "outside", "class", "none")
     rows: dict[str, dict[str, int]] = {kind: dict.fromkeys(columns, 0) for kind in (*KINDS, "all")}
-    for name in sorted(results, key=list(FAULTS).index):
-        full = Explanation.from_json(results[name]["explanation"])
-        without = Explanation.from_json(results[name]["without"])
+    order = list(FAULTS)
+    for (seed, name), result in sorted(results.items(), key=lambda item: (order.index(item[0][1]), item[0][0])):
+        full, without = (Explanation.from_json(result[part]) for part in ("explanation", "without"))
         said, left = verdict(name, full), verdict_without(name, without)
         for row in (FAULTS[name].kind, "all"):
             rows[row][said] += 1
             rows[row][left] += 1
         if said not in ("own", "among") or left in ("outside", "none"):
             shown = without.headline if said in ("own", "among") else full.headline
-            print(f"{FAULTS[name].kind} {name}: {said}, left out: {left}: {shown}")
+            print(f"{FAULTS[name].kind} {name}, seed {seed}: {said}, left out: {left}: {shown}")
     print(f"\n{'class':<12}" + "".join(f"{column:>10}" for column in columns) + f"{'told':>10}")
     for row, counts in rows.items():
         nothing = counts["class"] + counts["none"]
@@ -123,27 +157,34 @@ def report(results: dict[str, dict[str, Any]]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="seeds 0, 1, ... [default: %(default)s]")
     parser.add_argument("--budget", type=int, default=BUDGET, help="scenarios of a campaign [default: %(default)s]")
     parser.add_argument("--fault", action="append", help="by name; all by default")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, default=Path("explanation.json"), help="[default: %(default)s]")
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = options.fault or list(FAULTS)
-    results = Results(options.results, {"seed": options.seed, "budget": options.budget})
-    if missing := [name for name in names if name not in results.of("found")]:
-        results.add("found", first_findings(options.seed, missing, options.budget))
-    found = results.of("found")
-    jobs = {n: (n, found[n]) for n in names if found[n] is not None and n not in results.of("explained")}
-    for name, result in spread(explained, jobs, options.processes):
-        results.add("explained", {name: result})
-        print(f"{name}: {Explanation.from_json(result['explanation']).headline}", flush=True)
-    done = results.of("explained")
-    late = [name for name in names if found[name] is None]
+    results = Results(options.results, {"budget": options.budget})
+    seeds = range(options.seeds)
+    unfound = {s: missing for s in seeds if (missing := [n for n in names if n not in results.of(f"found {s}")])}
+    searches = {seed: (seed, missing, options.budget) for seed, missing in unfound.items()}
+    for seed, found in spread(first_findings, searches, options.processes):
+        results.add(f"found {seed}", found)
+    found_in = {(seed, name): results.of(f"found {seed}")[name] for name in names for seed in seeds}
+    jobs = {
+        (seed, name): (name, first)
+        for (seed, name), first in found_in.items()
+        if first is not None and name not in results.of(f"explained {seed}")
+    }
+    for (seed, name), result in spread(explained, jobs, options.processes):
+        results.add(f"explained {seed}", {name: result})
+        print(f"{name}, seed {seed}: {Explanation.from_json(result['explanation']).headline}", flush=True)
+    late = [f"{name}, seed {seed}" for (seed, name), first in found_in.items() if first is None]
     if late:
-        print(f"not found in {options.budget} scenarios: {', '.join(late)}")
-    return report({name: done[name] for name in names if name in done})
+        print(f"not found in {options.budget} scenarios: {'; '.join(late)}")
+    shown = {seed: results.of(f"explained {seed}") for seed in seeds}
+    return report({(seed, name): shown[seed][name] for seed in seeds for name in names if name in shown[seed]})
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from oracles.reference import enclose
 from strategies import Scenario, scenarios
 
 PROFILE = "quick"
+KEPT = 512
+"""Enclosures that are remembered at a time."""
 
 
 class Shared:
@@ -46,6 +48,8 @@ class Shared:
         given = variants.tensors(problem)
         key = (numerics, problem.scenario, *(zlib.crc32(_bytes(tensor)) for tensor in given.values()))
         if key not in self._enclosures:
+            if len(self._enclosures) == KEPT:
+                self.forget()
             self._enclosures[key] = enclose(problem, numerics)
         return self._enclosures[key]
 

@@ -146,7 +146,7 @@ def measure(seed: int, count: int) -> dict[str, Any]:
 
 
 def curve(options: argparse.Namespace) -> int:
-    parts = 4
+    parts = 8
     total: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for _, found in spread(measure, {s: (s, options.count // parts) for s in range(parts)}, options.processes):
         for name, (caught, of) in {"ulp": found["ulp"], "radii": found["radii"], **found["curve"]}.items():

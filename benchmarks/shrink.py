@@ -2,7 +2,8 @@
 
 For each fault with a minimum that was worked out by hand (tests/quality/minima.py) and each seed: scenarios until it is
 found, real runs of Hypothesis and of the reducer (remembered scenarios are free, unsupported ones count), and whether
-it ends in the minimum. Exits with 1 when one ends elsewhere, or the median of runs is above 150.
+it ends in the minimum. Exits with 1 when one ends elsewhere, or the median of runs is above 150. Results are kept as
+they come, and a run goes on from there.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import torch
 from difftest.output.describe import scenario_line
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "quality"))
-from measuring import spread
-from minima import MINIMA, hunt
+from measuring import Results, spread
+from minima import BUDGET, MINIMA, hunt
 
 RUNS = 150
 
@@ -36,19 +37,23 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20, help="seeds 0, 1, ... [default: 20]")
     parser.add_argument("--fault", action="append", metavar="NAME", help="this one only; may be given again")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=Path("shrink.json"), help="[default: %(default)s]")
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = options.fault or list(MINIMA)
-    jobs = {(name, seed): (name, seed) for name in names for seed in range(options.seeds)}
-    rows: dict[str, list[tuple[int, int, int, str | None]]] = {name: [] for name in names}
-    print(f"{'fault':<38} {'exact':>7} {'found at':>8} {'hypothesis':>10} {'reducer':>7} {'runs':>5} {'most':>5}")
+    seeds = range(options.seeds)
+    results = Results(options.results, {"budget": BUDGET})
+    jobs = {(name, seed): (name, seed) for name in names for seed in seeds if str(seed) not in results.of(name)}
     for (name, seed), result in spread(hunted, jobs, options.processes):
-        rows[name].append(result)
-        if result[3] is not None:
-            print(f"{name}, seed {seed}: ends in {result[3]}")
-        if len(rows[name]) == options.seeds:
-            print(_row(name, rows[name]), flush=True)
-    every = [result for results in rows.values() for result in results]
+        results.add(name, {str(seed): result})
+    rows = {name: [results.of(name)[str(seed)] for seed in seeds] for name in names}
+    print(f"{'fault':<38} {'exact':>7} {'found at':>8} {'hypothesis':>10} {'reducer':>7} {'runs':>5} {'most':>5}")
+    for name in names:
+        for seed, (*_, elsewhere) in zip(seeds, rows[name], strict=True):
+            if elsewhere is not None:
+                print(f"{name}, seed {seed}: ends in {elsewhere}")
+        print(_row(name, rows[name]), flush=True)
+    every = [result for found in rows.values() for result in found]
     print(_row(f"all {len(names)}", every))
     exact = all(result[3] is None for result in every)
     return 0 if exact and statistics.median(_runs(every)) <= RUNS else 1
