@@ -140,7 +140,7 @@ def sharp(
         linear = _truncated(x, weight, hard, off, grid, acc)
         return linear, linear
     ordered = x.abs().sort(-1).values
-    independent = is_independent(x, ordered)
+    independent = is_independent(x, ordered, acc.group)
     u, grows = acc.unit_roundoff, growth(x.shape[-1], acc)
     sums = partial_sums.bound(x, weight.value, acc, grown, asked & independent)
     # The triangle inequality: of partial sums that are each `off`, the root of the sum of squares.
@@ -208,18 +208,30 @@ def _stagnating(ordered: torch.Tensor, weight: Weight, ulp: torch.Tensor) -> tor
     return lost
 
 
-def is_independent(x: torch.Tensor, ordered: torch.Tensor) -> torch.Tensor:
+def is_independent(x: torch.Tensor, ordered: torch.Tensor, group: int) -> torch.Tensor:
     """bool [C, T, 1]: rows whose rounding errors may be taken as independent.
 
     The error of adding p to s depends on p modulo ulp(s) alone, so equal products err alike. A row passes when, in
     every group of 32 and in the whole row, at least half of the elements that are not 0 differ in magnitude (in the
-    whole row: half of 256 at most, since bfloat16 has not many more values near 1). Constant, periodic, one-hot and
-    index-coded rows fail and get the hard radius (most are exact anyway). ordered: the magnitudes of x, sorted.
+    whole row: half of 256 at most, since bfloat16 has not many more values near 1). Where sums of a `group` of products
+    are what is added, it is these that must differ: in the whole row at least half of the groups, by the sizes of their
+    elements. E4M3 has too few values for more than that. Constant, periodic, one-hot and index-coded rows fail and get
+    the hard radius (most are exact anyway). ordered: the magnitudes of x, sorted.
     """
     groups = formats.grouped(x.abs(), formats.GROUP).sort(-1).values
     enough = 2 * _distinct(groups) >= (groups != 0).sum(-1)
-    whole = 2 * _distinct(ordered) >= (ordered != 0).sum(-1).clamp(max=256)
+    if group > 1:
+        sizes = formats.grouped(x.abs(), group) @ _places(group, x)
+        some = sizes.sort(-1).values
+        whole = 2 * _distinct(some) >= (some != 0).sum(-1)
+    else:
+        whole = 2 * _distinct(ordered) >= (ordered != 0).sum(-1).clamp(max=256)
     return torch.logical_and(enough.all(-1), whole).unsqueeze(-1)
+
+
+def _places(group: int, like: torch.Tensor) -> torch.Tensor:
+    """float64 [group]: weights by which the elements of two groups that differ hardly ever sum alike."""
+    return torch.arange(1, group + 1, dtype=like.dtype, device=like.device).sqrt()
 
 
 def _distinct(ordered: torch.Tensor) -> torch.Tensor:

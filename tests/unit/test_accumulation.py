@@ -194,11 +194,12 @@ def test_truncation_leaves_its_operands_alone() -> None:
     assert torch.equal(w, copy)
 
 
+@pytest.mark.parametrize("group", [1, 32])
 @pytest.mark.parametrize(
     ("name", "independent"),
     [("normal", True), ("constant", False), ("periodic", False), ("one hot", False), ("signs", False), ("zero", True)],
 )
-def test_independence(name: str, independent: bool) -> None:
+def test_independence(name: str, independent: bool, group: int) -> None:
     normal = torch.randn(512, generator=torch.Generator().manual_seed(0)).bfloat16().double()
     rows = {
         "normal": normal,
@@ -209,8 +210,24 @@ def test_independence(name: str, independent: bool) -> None:
         "zero": torch.zeros(512, dtype=F64),
     }
     rows["one hot"][:4] = 1.0  # four of them: 2 * 1 distinct < 4
-    row = rows[name][None, None]
-    assert bool(accumulation.is_independent(row, row.abs().sort(-1).values)) == independent
+    assert _independent(rows[name], group) == independent
+
+
+def _independent(row: torch.Tensor, group: int) -> bool:
+    row = row[None, None]
+    return bool(accumulation.is_independent(row, row.abs().sort(-1).values, group))
+
+
+def test_few_values_are_enough_where_groups_are_added() -> None:
+    """E4M3 has some hundred values near 1. Every second group like the one before is the most that may be."""
+    row = torch.randn(4096, generator=torch.Generator().manual_seed(0)).to(torch.float8_e4m3fn).double()
+    assert not _independent(row, 1)
+    assert _independent(row, 32)
+    groups = row.view(-1, 32)
+    assert _independent(groups[:64].repeat_interleave(2, 0).flatten(), 32)
+    assert not _independent(groups[:63].repeat_interleave(3, 0).flatten(), 32)
+    flipped = groups[:1] * torch.where(groups > 0, 1.0, -1.0)  # equal but for signs
+    assert not _independent(flipped.flatten(), 32)
 
 
 # --- underflow -------------------------------------------------------------------------------------------------------
