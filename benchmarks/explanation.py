@@ -42,6 +42,8 @@ from oracles.faults import FAULTS, KINDS
 from strategies import Scenario
 
 BUDGET = 2000
+PARTS = 8
+"""Searches that the faults are divided among."""
 OUTSIDE, TOLD = 0.05, 0.8
 
 
@@ -167,9 +169,10 @@ def main() -> int:
     names = options.fault or list(FAULTS)
     results = Results(options.results, {"budget": options.budget})
     seeds = range(options.seeds)
-    unfound = {s: missing for s in seeds if (missing := [n for n in names if n not in results.of(f"found {s}")])}
-    searches = {seed: (seed, missing, options.budget) for seed, missing in unfound.items()}
-    for seed, found in spread(first_findings, searches, options.processes):
+    unfound = {seed: [name for name in names if name not in results.of(f"found {seed}")] for seed in seeds}
+    parts = {(seed, part): (seed, missing[part::PARTS]) for seed, missing in unfound.items() for part in range(PARTS)}
+    searches = {key: (seed, part, options.budget) for key, (seed, part) in parts.items() if part}
+    for (seed, _), found in spread(first_findings, searches, options.processes):
         results.add(f"found {seed}", found)
     found_in = {(seed, name): results.of(f"found {seed}")[name] for name in names for seed in seeds}
     jobs = {
