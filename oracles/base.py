@@ -50,7 +50,8 @@ class Oracle(Protocol):
     `launch(prepared)`, the kernel's own work of a call, without what is filled and copied around it, which is then what
     is timed;
     `packages`, the distributions whose versions a case of it should name; `reproduction`, "file.py:function" beside
-    the oracle's own file, which calls the kernel without difftest (see `oracles.reproductions`), for reports;
+    the oracle's own file, which calls the kernel without difftest (see `oracles.reproductions`), for reports; and
+    `reproduction_enter`, "module:function" that makes the package importable where it alone would not be;
     `runs_on = "cuda"` for one that needs a GPU (read it through `runs_on`), which difftest then asks in a process of
     its own, with tensors on that device.
     """

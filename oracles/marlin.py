@@ -54,6 +54,8 @@ class Marlin:
     name = "marlin"
     numerics = NUMERICS
     packages = ("sglang", "apache-tvm-ffi", "triton")
+    reproduction = "reproductions/marlin.py:marlin"
+    reproduction_enter = "oracles.sglang_layers:enter"
     runs_on = "cuda"
 
     def __init__(self, *, tactics: bool = False) -> None:

@@ -122,11 +122,12 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def module(name: str) -> Any:
     """The module sglang.NAME. Raises ImportError, also when the package is not as it was written for."""
-    _enter()
+    enter()
     return importlib.import_module(f"sglang.{name}")
 
 
-def _enter() -> None:
+def enter() -> None:
+    """Make sglang's layers importable. Raises ImportError, also when the package is not as it was written for."""
     global _entered  # once a process
     if _entered:
         return

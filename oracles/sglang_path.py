@@ -27,6 +27,7 @@ class SglangPath:
     name: str
     numerics: Numerics
     packages: tuple[str, ...]
+    reproduction_enter = "oracles.sglang_layers:enter"
     _backend: str
     _hidden_unit: int
     capability: Capability
@@ -72,6 +73,7 @@ class SglangFlashinfer(SglangPath):
     name = "sglang-flashinfer"
     numerics = cutlass_sm90.PATH.numerics
     packages = ("sglang", "flashinfer-python")
+    reproduction = "reproductions/sglang_path.py:flashinfer"
     capability = Capability(activations=frozenset({"swiglu_oai", "situ"}), per_expert_activation=False)
     _backend = "flashinfer_mxfp4"
     _hidden_unit = 256
@@ -88,6 +90,7 @@ class SglangMarlin(SglangPath):
     name = "sglang-marlin"
     numerics = marlin.NUMERICS
     packages = ("sglang", "apache-tvm-ffi", "triton")
+    reproduction = "reproductions/sglang_path.py:marlin"
     capability = Capability(per_expert_activation=False)
     _backend = "marlin"
     _hidden_unit = 1

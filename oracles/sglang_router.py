@@ -34,6 +34,8 @@ class SglangRouter:
         scores="either", transcendental=Transcendental(exp="fast", divide="fast", flush_to_zero=True), nan="any"
     )
     packages = ("sglang", "triton")
+    reproduction = "reproductions/sglang_router.py:cuda"
+    reproduction_enter = "oracles.sglang_layers:enter"
     capability = RouterCapability()
     _cuda = True
     _native = False
@@ -105,6 +107,7 @@ class SglangRouterNative(SglangRouter):
     name = "sglang-router-native"
     numerics = RouterNumerics(scores="either", nan="any")
     packages = ("sglang", "torch")
+    reproduction = "reproductions/sglang_router.py:native"
     _cuda = False
     _native = True
 
@@ -117,6 +120,7 @@ class SglangRouterInterpreted(SglangRouter):
     """
 
     name = "sglang-router-interpreted"
+    reproduction = "reproductions/sglang_router.py:interpreted"
     _cuda = False
 
     def missing(self) -> str | None:

@@ -28,7 +28,7 @@ def _environment(packages: list[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": _processor(),
-        "packages": {name: importlib.metadata.version(name) for name in dict.fromkeys(("torch", *packages))},
+        "packages": {name: _version(name) for name in dict.fromkeys(("torch", *packages))},
         "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)},
         "libraries": _libraries(packages),
     }
@@ -44,6 +44,13 @@ def _environment(packages: list[str]) -> dict[str, Any]:
             "driver": driver.read_text().splitlines()[0] if driver.is_file() else "unknown",
         }
     return found
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "of no known version"
 
 
 def _processor() -> str:

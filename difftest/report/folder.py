@@ -12,14 +12,14 @@ from pathlib import Path
 import oracles
 from difftest.engine import Executor
 from difftest.isolation import environment
-from difftest.isolation.executors import Executors
+from difftest.isolation.executors import MOST_WORKERS, Executors, Isolation
 from difftest.judging.outcome import Outcome
 from difftest.ledger import cases
 from difftest.ledger.cases import Case
 from difftest.report.issue import issue, summary, title
 from difftest.report.paths import relative
 from difftest.report.proof import Proof, Runner, has_sanitizer
-from difftest.report.script import NoScript, claim_of, ends_process, script
+from difftest.report.script import NoScript, claim_of, ends_process, needs, script
 from strategies.scenario import Scenario
 
 
@@ -55,7 +55,7 @@ def write(case_path: Path, folder: Path, *, sanitized: bool = False, candidate: 
         raise NoReport(f"--out {folder}: exists; name a folder that does not, or remove it")
     if sanitized and not has_sanitizer():
         raise NoReport("--sanitize: compute-sanitizer is not on the PATH; it comes with the CUDA toolkit")
-    with Executors([spec]) as executors:
+    with Executors([spec], Isolation(drivers=MOST_WORKERS)) as executors:  # of a device, a small share is enough
         executor = executors.of(spec, case.outcome.reference)
         missing = executor.introduction.missing
         heat = case.outcome.heat if missing or case.outcome.heat else _heat(case.outcome, executor)
@@ -106,7 +106,7 @@ def _fill(
         claim=claim_of(case.outcome),
         no_script=no_script,
         sanitizer=sanitizer,
-        needs=", ".join(runner.packages) or "nothing else",
+        needs=needs(runner.packages),
         entered=bool(runner.enter),
     )
     (folder / "issue.md").write_text(text, encoding="utf-8")

@@ -36,6 +36,13 @@ class Module:
         nodes = ast.parse(self._source).body
         return nodes[1:] if nodes and isinstance(nodes[0], ast.Expr) else nodes
 
+    @property
+    def helpers(self) -> list[Module]:
+        """The modules of `oracles.reproductions` that it imports from."""
+        nodes = [node for node in self._nodes if isinstance(node, ast.ImportFrom)]
+        modules = [node.module.rpartition(".") for node in nodes if node.module]
+        return [Module.of(name) for package, _, name in modules if package == "oracles.reproductions"]
+
     @cached_property
     def names(self) -> frozenset[str]:
         """What it defines."""

@@ -8,7 +8,7 @@ import inspect
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,25 +93,26 @@ def script(outcome: Outcome, spec: str, title: str, summary: str) -> str:
     oracle = oracles.find(spec)
     kernel = _Kernel.of(oracle, spec)
     about = _about(outcome.scenario, oracle, kernel, outcome)
-    *bases, claims = about.claims
+    claims = about.claims[-1]
     roots = [(kernel.module, name) for name in kernel.module.uses()]
     roots += [(about.definition, name) for name in about.roots]
-    roots += [(claims, about.check), (bases[0] if bases else claims, "Claim")]
-    wanted = needed((about.definition, *about.claims), roots)
+    roots += [(claims, about.check), (about.claims[0], "Claim")]
+    before = list(dict.fromkeys((about.definition, *kernel.module.helpers)))
+    wanted = needed((*before, *about.claims), roots)
     chosen = {module: names for module, names in wanted.items() if names and module != kernel.module}
     imports = [line for module, names in chosen.items() for line in module.imports(module.uses(names))]
     parts = {
         "imports": _imports([*imports, *kernel.module.imports()]),
-        "definition": about.definition.text(chosen.pop(about.definition, ())),
+        "definition": _joined(module.text(chosen[module]) for module in before if module in chosen),
         "kernel": kernel.module.text(),
-        "claims": "\n\n\n".join(module.text(names) for module, names in chosen.items()),
+        "claims": _joined(module.text(chosen[module]) for module in about.claims if module in chosen),
     }
     packages = tuple(getattr(oracle, "packages", ()))
     text = render(
         "repro.py.j2",
         title=title,
         summary=summary,
-        needs=", ".join(packages) or "nothing else",
+        needs=needs(packages),
         packages=[name for name in packages if name != "torch"],
         check=about.check,
         given=about.given,
@@ -242,6 +243,11 @@ def _error(outcome: Outcome) -> str:
     return "OutOfMemoryError" if outcome.kind == "out of memory" else outcome.kind.split("#")[0]
 
 
+def needs(packages: Iterable[str]) -> str:
+    """What a script needs beside torch, in words."""
+    return ", ".join(name for name in packages if name != "torch") or "nothing else"
+
+
 def ends_process(outcome: Outcome) -> bool:
     """Whether the script is to be ended by what it shows."""
     return outcome.verdict in ENDS_PROCESS
@@ -266,6 +272,10 @@ def rounding(numerics: Numerics) -> dict[str, str]:
         "router_weight": numerics.router_weight,
         "weighted": numerics.weighted,
     }
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n\n".join(texts)
 
 
 def _imports(lines: Sequence[str]) -> str:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from difftest.isolation.environment import Environment
 from difftest.ledger import cases
+from difftest.report import paths
+from difftest.report.proof import Runner
 
 DOCS = Path(__file__).parents[2] / "docs"
 ENDS = {
@@ -57,6 +60,37 @@ def test_the_tutorial(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", sorted(page for page in DOCS.glob("*.md") if page.name != "tutorial.md"))
 def test_no_other_page_has_commands_that_nobody_runs(page: Path) -> None:
     assert commands(page) == []
+
+
+EXAMPLES = sorted(path for path in (DOCS / "examples").iterdir() if path.is_dir())
+
+
+def test_there_are_reports_of_five_real_findings() -> None:
+    assert len(EXAMPLES) >= 5
+    page = (DOCS / "examples.md").read_text()
+    for folder in EXAMPLES:
+        assert f"(examples/{folder.name}/issue.md)" in page
+        assert "**It " not in (folder / "issue.md").read_text()  # each reproduced when it was written
+        cases.load(folder / "finding.case.json")
+
+
+@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+def test_a_report_names_no_path_of_the_machine_that_wrote_it(folder: Path) -> None:
+    for file in folder.iterdir():
+        text = file.read_text()
+        if file.suffix != ".svg":  # its pixels are text in base 64
+            assert paths.relative(text) == text, file
+        assert not re.search(r"/(home|root|tmp|Users)/", text), file
+
+
+@pytest.mark.parametrize(
+    "folder", [path for path in EXAMPLES if path.name.startswith("ggml")], ids=lambda path: path.name
+)
+def test_a_report_runs_from_its_script_alone(folder: Path, tmp_path: Path) -> None:
+    script = Path(shutil.copy(folder / "repro.py", tmp_path))
+    here = Environment(name="", python=sys.executable, path=())
+    proof = Runner(place=here, packages=("ggml-python",)).prove(script)
+    assert proof.reproduced, proof.output
 
 
 def test_the_kernel_of_the_docs_is_python() -> None:

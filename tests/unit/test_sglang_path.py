@@ -11,7 +11,9 @@ from types import ModuleType
 
 import pytest
 import torch
+from findings import diverges
 
+from difftest.report.script import script
 from oracles import sglang_layers, sglang_package, sglang_path
 from oracles.problem import build
 from oracles.sglang_path import Prepared, SglangFlashinfer, SglangMarlin
@@ -167,6 +169,34 @@ def test_sm90_plain_swiglu_gets_the_parameters_of_gpt_oss(calls):
     arguments = called(scenario(Swiglu()), SM90, calls)
     assert arguments["swiglu_alpha"].tolist() == pytest.approx([1.702] * 2)
     assert arguments["swiglu_limit"].tolist() == [7.0] * 2
+
+
+@installed
+@pytest.mark.parametrize(
+    "given",
+    [
+        scenario(Situ(beta=4.0, linear_beta=25.0)),
+        scenario(SwigluOai(alpha=1.25, limit=5.0), layer=Layer(biases="per_expert", routed_scaling_factor=2.5)),
+        scenario(Situ(), parallel=Parallel(ep_size=2, ep_rank=1)),
+    ],
+    ids=["situ", "biases", "EP"],
+)
+def test_a_report_s_script_calls_the_kernel_as_the_oracle_does(given, calls, monkeypatch):
+    expected = called(given, SM90, calls)
+    text = script(diverges(given, candidate="sglang-flashinfer"), "sglang-flashinfer", "title", "summary")
+    space = {"__name__": "repro"}
+    exec(compile(text, "repro.py", "exec"), space)
+    monkeypatch.setitem(space, "DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with sglang_layers.module("srt.runtime_context").override_platform(**SM90):
+        assert space["main"]() == 1  # a kernel that answers 0
+    arguments = calls[-1]
+    assert arguments.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(arguments[name].view(torch.uint8), value.view(torch.uint8)), name
+        elif not isinstance(value, list):
+            assert arguments[name] == value, name
 
 
 @installed

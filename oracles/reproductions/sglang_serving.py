@@ -1,0 +1,31 @@
+"""What SGLang's layers ask of the server that they run in, without one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import torch
+from sglang.srt import runtime_context
+from sglang.srt.layers.moe.utils import MoeRunnerBackend
+
+
+@contextlib.contextmanager
+def served(backend: str) -> Iterator[None]:
+    """What a server started with `--moe-runner-backend BACKEND` publishes, as far as these layers ask."""
+    whole = runtime_context.get_context()
+    before = whole._config_bags
+    whole._config_bags = {
+        "exec": SimpleNamespace(
+            moe=SimpleNamespace(flashinfer_mxfp4_moe_precision="default"), comm=SimpleNamespace(enable_symm_mem=False)
+        ),
+        "disagg": SimpleNamespace(disaggregation_mode="decode"),
+    }
+    flags = runtime_context.get_flags().moe.override(runner_backend=MoeRunnerBackend(backend))
+    parallel = runtime_context.get_parallel().override(tp_group=SimpleNamespace(world_size=1))
+    try:
+        with flags, parallel, torch.no_grad():
+            yield
+    finally:
+        whole._config_bags = before
