@@ -31,21 +31,7 @@ def run(p: SimpleNamespace, hidden_unit: int) -> torch.Tensor:
     """hidden_unit: of what H is padded to a multiple."""
     hidden, inner, local = p.hidden_states.shape[1], 2 * p.w2.shape[2], len(p.w13)
     padded = -(-hidden // hidden_unit) * hidden_unit
-    parameters = {name: float(vector[0]) for name, vector in p.parameters.items()}
-    activation = {
-        "swiglu": lambda: {"activation": "silu"},
-        "swiglu_oai": lambda: {
-            "activation": "silu",
-            "gemm1_alpha": parameters["alpha"],
-            "gemm1_clamp_limit": parameters["limit"],
-        },
-        "situ": lambda: {
-            "activation": "situ",
-            "gemm1_alpha": parameters["beta"],
-            "gemm1_clamp_limit": parameters["linear_beta"],
-        },
-    }[p.activation]()
-    sizes = {
+    sizes: dict[str, Any] = {
         "num_experts": p.num_experts,
         "num_local_experts": local,
         "hidden_size": padded,
@@ -66,7 +52,7 @@ def run(p: SimpleNamespace, hidden_unit: int) -> torch.Tensor:
         routed_scaling_factor=p.routed_scaling_factor,
         gate_up_interleaved=False,
         layer=layer,
-        **activation,
+        **activation(p),
     )
     method = Mxfp4MoEMethod(prefix="experts")
     with torch.device(p.hidden_states.device):
@@ -83,6 +69,15 @@ def run(p: SimpleNamespace, hidden_unit: int) -> torch.Tensor:
     method.process_weights_after_loading(layer)
     output: torch.Tensor = method.apply(layer, dispatched(layer, p)).hidden_states
     return output[:, :hidden].contiguous()
+
+
+def activation(p: SimpleNamespace) -> dict[str, Any]:
+    value = {name: float(vector[0]) for name, vector in p.parameters.items()}
+    if p.activation == "situ":
+        return {"activation": "situ", "gemm1_alpha": value["beta"], "gemm1_clamp_limit": value["linear_beta"]}
+    if p.activation == "swiglu_oai":
+        return {"activation": "silu", "gemm1_alpha": value["alpha"], "gemm1_clamp_limit": value["limit"]}
+    return {"activation": "silu"}
 
 
 def load(layer: Any, p: SimpleNamespace) -> None:
