@@ -3,7 +3,7 @@
 In a dot product 2**e comes in column 0, a small number in column d, and -2**e in column 2 d: exactly the small number
 is the sum. What an oracle makes of it, as e grows, says how many bits the sum had that it was added to, and how that
 was rounded. Small distances stay inside one instruction of a tensor core, or fall into different lanes; large ones do
-not.
+not. In MXFP8 a block of 32 columns holds 1 beside 2**17 and no more.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Literal
 import torch
 
 from oracles import formats
-from oracles.base import Oracle
+from oracles.base import AnyCapability, Oracle, capability_of
 from oracles.problem import Problem, build
-from strategies.scenario import Scenario, Shape
+from strategies.capability import Capability
+from strategies.scenario import Execution, Scenario, Shape
 
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 EXPONENTS = range(2, 31)
@@ -68,25 +69,38 @@ def measure(oracle: Oracle, device: torch.device) -> dict[Literal["gemm1", "gemm
 
 
 def _measure(oracle: Oracle, gemm: Literal["gemm1", "gemm2"], device: torch.device) -> tuple[Addition, ...]:
-    problem = crafted(gemm, device)
+    problem = crafted(gemm, device, _plainest(capability_of(oracle)))
     reason = oracle.unsupported(problem.scenario)
     if reason is not None:
         raise Unmeasurable(f"the probe is not supported: {reason}")
     output = oracle(oracle.prepare(problem)).double().cpu()
     left = output / _GATE  # [distances * exponents, H]
+    states = problem.hidden_states.double().cpu()
     found = []
     for position, distance in enumerate(DISTANCES):
         tokens = slice(position * len(EXPONENTS), (position + 1) * len(EXPONENTS))
         rows = slice(position * _ROWS, position * _ROWS + len(SMALL))
-        found.append(_read(distance, left[tokens, rows]))
+        found.append(_read(distance, left[tokens, rows], states[tokens, distance] == 1))
     return tuple(found)
 
 
-def _read(distance: int, left: torch.Tensor) -> Addition:
-    """left: [exponents, SMALL], what came out. Anything up to a quarter off is a rounding somewhere else."""
+def _plainest(capability: AnyCapability) -> Scenario:
+    """The probe's layer, one expert, in the first precision and mode that the oracle has."""
+    promised = capability if isinstance(capability, Capability) else Capability()
+    shape = Shape(tokens=len(DISTANCES) * len(EXPONENTS), hidden=_HIDDEN, intermediate=_INNER, experts=1, top_k=1)
+    return Scenario(
+        shape=shape,
+        precision="bf16xmxfp4" if "bf16xmxfp4" in promised.precisions else "mxfp8xmxfp4",
+        execution=Execution(mode="eager" if "eager" in promised.modes else "graph"),
+    )
+
+
+def _read(distance: int, left: torch.Tensor, there: torch.Tensor) -> Addition:
+    """left: [exponents, SMALL], what came out. Anything up to a quarter off is a rounding somewhere else. there: bool
+    [exponents], the small number is what it is meant to be."""
     small = torch.tensor(SMALL, dtype=torch.float64)
-    for exponent, row in zip(EXPONENTS, left, strict=True):
-        if not bool(row.isfinite().all()):  # out of the range of a block scale, say
+    for exponent, row, is_there in zip(EXPONENTS, left, there, strict=True):
+        if not bool(is_there & row.isfinite().all()):  # out of the range of a block scale, say
             return Addition(distance=distance, bits=None, rounding=None, up_to=exponent - 1)
         if bool(((row - small).abs() >= 0.25).any()):
             # The last place is 1 now. 1/2 and 3/2 are ties.
@@ -96,14 +110,12 @@ def _read(distance: int, left: torch.Tensor) -> Addition:
     return Addition(distance=distance, bits=None, rounding=None, up_to=EXPONENTS[-1])
 
 
-def crafted(gemm: Literal["gemm1", "gemm2"], device: torch.device) -> Problem:
+def crafted(gemm: Literal["gemm1", "gemm2"], device: torch.device, scenario: Scenario) -> Problem:
     """A layer of one expert with a token for each distance and exponent. One GEMM adds, the other copies.
 
     Row `_ROWS` * i + k of the adding GEMM has 1, SMALL[k], -1 in columns 0, d, 2 d of the i-th distance. Gates are 16.
     """
-    tokens = len(DISTANCES) * len(EXPONENTS)
-    shape = Shape(tokens=tokens, hidden=_HIDDEN, intermediate=_INNER, experts=1, top_k=1)
-    base = build(Scenario(shape=shape), device)
+    base, tokens = build(scenario, device), scenario.shape.tokens
     x = torch.zeros(tokens, _HIDDEN, dtype=torch.float64)
     gate, up = (torch.zeros(_INNER, _HIDDEN, dtype=torch.float64) for _ in range(2))
     down = torch.zeros(_HIDDEN, _INNER, dtype=torch.float64)
@@ -118,9 +130,16 @@ def crafted(gemm: Literal["gemm1", "gemm2"], device: torch.device) -> Problem:
             token = position * len(EXPONENTS) + offset
             x[token, 0] = x[token, 2 * distance] = 2.0**exponent
             x[token, distance] = 1.0
+    states = x.to(torch.bfloat16)
+    if base.hidden_q is not None:
+        payload, block_scale = formats.mxfp8_quantize(x)
+        states = formats.mxfp8_dequantize(payload, block_scale).to(torch.bfloat16)
+        base = dataclasses.replace(
+            base, hidden_q=payload.view(torch.float8_e4m3fn).to(device), hidden_scale=block_scale.to(device)
+        )
     return dataclasses.replace(
         base,
-        hidden_states=x.to(device, torch.bfloat16),
+        hidden_states=states.to(device),
         topk_ids=torch.zeros_like(base.topk_ids),
         topk_weights=torch.ones_like(base.topk_weights),
         w13=formats.pack(formats.e2m1_encode(torch.cat((gate, up))))[None].to(device),

@@ -90,6 +90,12 @@ class _Anything:
         return iter(())
 
 
+class _ScalarTypes(_Anything):
+    """The number formats by name, of which modules make tables, and the Marlin path reads the number of one."""
+
+    float4_e2m1f = SimpleNamespace(id=package.E2M1)
+
+
 class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -166,9 +172,9 @@ def _import(root: Path, absent: set[str]) -> None:
         made.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = made
     package.serve_built_modules()
-    if "sgl_kernel" in absent:  # of which the Marlin path reads one number
+    if "sgl_kernel" in absent:
         scalars = importlib.import_module("sgl_kernel.scalar_type")
-        vars(scalars)["scalar_types"] = SimpleNamespace(float4_e2m1f=SimpleNamespace(id=package.E2M1))
+        vars(scalars)["scalar_types"] = _ScalarTypes()
     for name in _LAYERS:
         importlib.import_module(name)
     align = importlib.import_module("sglang.srt.layers.moe.moe_runner.triton_utils").moe_align_block_size

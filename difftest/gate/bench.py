@@ -8,7 +8,7 @@ from dataclasses import replace
 from difftest import campaign
 from difftest.gate.gate import Asked, Refused, executor_of
 from difftest.gate.target import Kernel
-from difftest.gate.verdict import Timed, Verdict
+from difftest.gate.verdict import AGREES, Timed, Verdict
 from difftest.judging.timing import Untimed
 
 
@@ -25,7 +25,7 @@ def bench(asked: Asked, verdict: Verdict, tell: Callable[[str], None]) -> tuple[
 
 def _timed(asked: Asked, kernel: Kernel, verdict: Verdict, tell: Callable[[str], None]) -> Iterator[Timed]:
     options = replace(asked.options_of(kernel), workers=1)
-    agreed = {part.name for part in verdict.parts if part.kernel == kernel.spec and part.answer == "agrees"}
+    agreed = {part.name for part in verdict.parts if part.kernel == kernel.spec and part.answer == AGREES}
     with campaign.executors_for(options) as executors:
         executor = executor_of(kernel, executors, options.reference)
         found = []

@@ -19,8 +19,14 @@ def lines(verdict: Verdict) -> Iterator[str]:
     groups = verdict.groups()
     width = max(map(len, groups), default=0)
     for name, row in groups.items():
-        ratio = "all exact" if row["ratio"] is None else f"error/radius at most {row['ratio']:.3g}"
-        yield f"{name:<{width}}  {row['passed']} of {row['ran']} passed, {ratio}"
+        words = [f"{row['agree']} of {row['ran']} agree"]
+        if row["gaps"]:
+            words.append(f"{row['gaps']} expected gaps")
+        if row["ratio"] is not None:
+            words.append(f"error/radius at most {row['ratio']:.3g}")
+        elif row["agree"]:
+            words.append("all exact")
+        yield f"{name:<{width}}  {', '.join(words)}"
     for spec, counts in verdict.drawn.items():
         yield f"{spec} drawn: " + ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     for name, gap in verdict.gaps.items():

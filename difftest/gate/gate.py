@@ -16,7 +16,7 @@ from difftest import campaign
 from difftest.calibration import Calibration
 from difftest.engine import Executor
 from difftest.gate.target import Kernel, Target
-from difftest.gate.verdict import KNOWN, Part, Verdict
+from difftest.gate.verdict import AGREES, KNOWN, Part, Verdict
 from difftest.isolation.environment import EnvironmentNotFound, WorkerFailed
 from difftest.isolation.executors import Executors, Isolation
 from difftest.judging.checks import CHECKS
@@ -237,7 +237,7 @@ class _Lane:
 
     def _answer(self, outcome: Outcome) -> str:
         if outcome.verdict is OutcomeVerdict.AGREES:
-            return "agrees"
+            return AGREES
         if outcome.verdict is OutcomeVerdict.UNSUPPORTED:
             return f"unsupported: {outcome.reason}"
         gaps = []

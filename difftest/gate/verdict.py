@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FORMAT_VERSION = 2
-KNOWN = "known"
-_FINE = ("agrees", KNOWN)
+AGREES, KNOWN = "agrees", "known"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Part:
 
     @property
     def passed(self) -> bool:
-        return self.answer in _FINE
+        return self.answer in (AGREES, KNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +78,17 @@ class Verdict:
         return "not passed (emulated): nothing was found, and no kernel was run" if self.emulated else "passed"
 
     def groups(self) -> dict[str, dict[str, Any]]:
-        """By kernel, activation and what the scenarios are about: how many ran, passed, and the largest ratio."""
+        """By kernel, activation and what the scenarios are about: how many ran, agree and are expected gaps, and the
+        largest error / radius."""
         found: dict[str, dict[str, Any]] = {}
         for part in self.parts:
             activation, group = part.name.split("/")[:2]
-            row = found.setdefault(f"{part.kernel} {activation} {group}", {"ran": 0, "passed": 0, "ratio": None})
+            row = found.setdefault(
+                f"{part.kernel} {activation} {group}", {"ran": 0, "agree": 0, "gaps": 0, "ratio": None}
+            )
             row["ran"] += 1
-            row["passed"] += part.passed
+            row["agree"] += part.answer == AGREES
+            row["gaps"] += part.answer == KNOWN
             if part.ratio is not None:
                 row["ratio"] = max(part.ratio, row["ratio"] or 0.0)
         return found

@@ -15,6 +15,7 @@ from difftest.calibration import Calibration, InvalidCalibration, narrowed
 from difftest.engine import Engine
 from difftest.judging.outcome import Verdict
 from difftest.probe import Addition, Unmeasurable
+from oracles.emulated_sm120 import EmulatedSm120
 from oracles.grouped_mm import GroupedMM
 from oracles.numerics import Accumulator, Numerics, Stripes, TensorCore
 from oracles.problem import Problem, build
@@ -73,6 +74,22 @@ def test_float32_is_measured(taken: Calibration) -> None:
         assert 128 in found
 
 
+def test_mxfp8_is_measured_as_far_as_its_blocks_hold_two_numbers() -> None:
+    """The emulation of SM120 adds blocks of 32 exactly, and these in float32."""
+    for additions in probe.measure(EmulatedSm120(), CPU).values():
+        found = {one.distance: (one.bits, one.rounding, one.up_to) for one in additions}
+        assert {found[distance] for distance in (1, 2, 4, 8, 16)} <= {(None, None, 17), (None, None, 30)}
+        assert found[1] == (None, None, 17)
+        assert {found[distance][:2] for distance in (32, 64, 128)} == {(24, "nearest")}
+
+
+def test_a_kernel_without_eager_mode_is_asked_in_a_graph() -> None:
+    class Captured(GroupedMM):
+        capability = dataclasses.replace(GroupedMM.capability, modes=frozenset({"graph"}))
+
+    assert seen(probe.measure(Captured(), CPU)["gemm1"])[128] == (24, "nearest")
+
+
 def test_a_reference_does_not_round() -> None:
     for additions in probe.measure(Reference(), CPU).values():
         assert {one.bits for one in additions} == {None}
@@ -129,7 +146,7 @@ def test_what_is_left_is_read(
     values: tuple[float, ...], bits: int | None, rounding: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "EXPONENTS", range(20, 21))
-    found = probe._read(4, torch.tensor([values], dtype=torch.float64))
+    found = probe._read(4, torch.tensor([values], dtype=torch.float64), torch.tensor([True]))
     assert (found.bits, found.rounding) == (bits, rounding)
 
 

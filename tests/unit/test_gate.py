@@ -294,7 +294,8 @@ def test_lines_for_people():
     parts = (
         Part(kernel="cutlass", name="swiglu/routing/M=1/uniform", answer="agrees", ratio=0.5, exact=3),
         Part(kernel="cutlass", name="swiglu/routing/M=2/uniform", answer="diverges in reference: off", ratio=2.0),
-        Part(kernel="cutlass", name="situ/values/exact", answer="known"),
+        Part(kernel="cutlass", name="situ/values/exact", answer="agrees", exact=8),
+        Part(kernel="cutlass", name="situ/values/nan-row", answer="known"),
     )
     verdict = Verdict(
         target="sm120",
@@ -311,8 +312,8 @@ def test_lines_for_people():
         failures=("cutlass: a", "cutlass: b"),
     )
     assert list(command.lines(verdict)) == [
-        "cutlass swiglu routing  1 of 2 passed, error/radius at most 2",
-        "cutlass situ values     1 of 1 passed, all exact",
+        "cutlass swiglu routing  1 of 2 agree, error/radius at most 2",
+        "cutlass situ values     1 of 2 agree, 1 expected gaps, all exact",
         "cutlass drawn: 5 agrees",
         "expected gap: duplicate expert, seen 3 times: a.case.json",
         "failed: cutlass: a",
