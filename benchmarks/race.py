@@ -97,9 +97,8 @@ def injected(launch: Callable[[torch.Tensor, int], object], every: int) -> Calla
 def kernel(problem: Problem) -> Callable[[torch.Tensor, int], object]:
     """One call of the package, of whatever version: it gets those arguments that it has, and its own workspace."""
     call = package.module("fused_moe").cutlass_fused_moe
-    device = problem.hidden_states.device
     known = inspect.signature(call).parameters
-    arguments = {name: value for name, value in Cutlass().arguments(problem, device).items() if name in known}
+    arguments = {name: value for name, value in Cutlass().arguments(problem).items() if name in known}
     return lambda output, _: call(**arguments, output=output)
 
 

@@ -19,7 +19,7 @@ from oracles import cutlass_sm90, cutlass_sm120
 from oracles import flashinfer_package as package
 from oracles.cutlass_layouts import swap_halves
 from oracles.cutlass_path import Path
-from oracles.problem import ActivationParams, Problem
+from oracles.problem import ActivationParams, Problem, on_gpu
 from strategies.capability import Capability
 from strategies.scenario import Scenario
 
@@ -70,14 +70,15 @@ class Adapter:
         """Convert the weights and collect the arguments, on the problem's CUDA device or else the current one."""
         device = package.device_for(problem.hidden_states)
         with package.current(device):
-            return Prepared(problem, self.path, self.arguments(problem, device))
+            there = problem if problem.hidden_states.device == device else on_gpu(problem, device)
+            return Prepared(problem, self.path, self.arguments(there, own=there is not problem))
 
-    def arguments(self, problem: Problem, device: torch.device) -> dict[str, Any]:
-        """Keywords of `cutlass_fused_moe`, but for output and workspace."""
+    def arguments(self, problem: Problem, *, own: bool = False) -> dict[str, Any]:
+        """Keywords of `cutlass_fused_moe`, but for output and workspace. own: the problem is a copy to dispose of."""
 
         def there(tensor: torch.Tensor) -> torch.Tensor:
-            # A copy: the graph oracle writes to some of these between replays, and a problem is never modified.
-            return tensor.to(device, copy=True).contiguous()
+            # The graph oracle writes to some of these between replays, and a problem is never modified.
+            return tensor.contiguous() if own else tensor.clone(memory_format=torch.contiguous_format)
 
         layer, execution = problem.scenario.layer, problem.scenario.execution
         arguments: dict[str, Any] = {

@@ -55,10 +55,15 @@ class Captured:
         if self._graph is None:
             self._graph = self._capture()
         arguments = self._call.arguments
-        for name, states in self._call.path.states(problem, torch.Tensor.contiguous).items():
-            arguments[name].copy_(states)
-        arguments["token_selected_experts"].copy_(problem.topk_ids)
-        arguments["token_final_scales"].copy_(problem.router_weights)
+        contents = {
+            **self._call.path.states(problem, torch.Tensor.contiguous),
+            "token_selected_experts": problem.topk_ids,
+            "token_final_scales": problem.router_weights,
+        }
+        for name, tensor in contents.items():
+            captured = arguments[name]
+            waits = captured.is_cuda and not tensor.is_cuda  # for a turn on the GPU, unless it is pinned
+            captured.copy_(tensor.pin_memory() if waits else tensor, non_blocking=True)
 
     def launch(self) -> None:
         """Replay, on the contents of the problem when nothing was written yet."""

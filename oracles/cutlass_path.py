@@ -13,7 +13,7 @@ from oracles.problem import Problem
 from strategies.scenario import OutputDtype, Precision
 
 There = Callable[[torch.Tensor], torch.Tensor]
-"""Makes a contiguous copy of a tensor on the device."""
+"""Makes a contiguous tensor that is not the problem's own."""
 
 
 @dataclass(frozen=True, kw_only=True)

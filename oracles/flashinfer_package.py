@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,12 @@ def missing() -> str | None:
 
 def has_situ_parameters() -> bool:
     """Whether `cutlass_fused_moe` takes `situ_beta` and `situ_linear_beta`: from 0.7.0 on, and in a patched 0.6.18."""
-    return "situ_beta" in inspect.signature(module("fused_moe").cutlass_fused_moe).parameters
+    return "situ_beta" in _parameters(module("fused_moe").cutlass_fused_moe)
+
+
+@functools.cache
+def _parameters(function: Callable[..., object]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 def _is_built(name: str) -> bool:

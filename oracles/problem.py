@@ -7,6 +7,7 @@ takes from a recorded call, `oracles.captures` brings.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,6 +147,36 @@ def build(scenario: Scenario, device: torch.device | str = "cpu") -> Problem:
         num_experts=scenario.shape.experts,
         routed_scaling_factor=scenario.layer.routed_scaling_factor,
     )
+
+
+_ALIGNMENT = 512
+"""Bytes; that of a tensor in an allocation of its own."""
+
+
+def on_gpu(problem: Problem, device: torch.device) -> Problem:
+    """A copy of a problem of the CPU on a GPU, by one transfer that nothing here waits for.
+
+    Processes that share a GPU take turns on it, and every transfer from memory that is not pinned waits for a turn.
+    """
+    layer, activation = (
+        {name: tensor for name, tensor in vars(of).items() if isinstance(tensor, torch.Tensor)}
+        for of in (problem, problem.activation)
+    )
+    tensors = [*layer.values(), *activation.values()]
+    sizes = (-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors)
+    *places, size = itertools.accumulate(sizes, initial=0)
+    staged = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def place(memory: torch.Tensor, start: int, tensor: torch.Tensor) -> torch.Tensor:
+        return memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+    for start, tensor in zip(places, tensors, strict=True):
+        place(staged, start, tensor).copy_(tensor)
+    memory = staged.to(device, non_blocking=True, copy=True)
+    copies = iter([place(memory, start, tensor) for start, tensor in zip(places, tensors, strict=True)])
+    outer: dict[str, Any] = {name: next(copies) for name in layer}
+    inner: dict[str, Any] = {name: next(copies) for name in activation}
+    return replace(problem, **outer, activation=replace(problem.activation, **inner))
 
 
 def _activation(scenario: Scenario, device: torch.device) -> ActivationParams:

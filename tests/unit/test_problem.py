@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from oracles import formats
-from oracles.problem import Problem, build
+from oracles.problem import Problem, build, on_gpu
 from strategies.scenario import (
     AssignExpert,
     DuplicateSlot,
@@ -198,6 +198,21 @@ def test_shapes_and_dtypes(precision: str, tokens: int, moe_tp_rank: int) -> Non
 def test_output_dtype() -> None:
     assert build(Scenario()).output_dtype == torch.bfloat16
     assert build(Scenario(output_dtype="float16")).output_dtype == torch.float16
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_one_transfer_brings_every_tensor(precision: str, tokens: int) -> None:
+    """Here to the CPU: the same bits, in memory of its own, aligned as an allocation is."""
+    shape = dataclasses.replace(MEDIUM, tokens=tokens)
+    activation = Situ(beta=3.0, linear_beta=7.0, per_expert=True)
+    problem = build(Scenario(shape=shape, precision=precision, activation=activation))
+    given, brought = tensors(problem), tensors(on_gpu(problem, torch.device("cpu")))
+    assert brought.keys() == given.keys()
+    for name, tensor in brought.items():
+        assert identical(tensor, given[name])
+        assert tensor.storage_offset() * tensor.itemsize % 512 == 0
+        assert tensor.untyped_storage().data_ptr() != given[name].untyped_storage().data_ptr()
 
 
 def test_local_ids() -> None:
