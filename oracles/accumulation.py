@@ -12,6 +12,7 @@ from oracles import formats, partial_sums
 from oracles.ball import exponent_of, lsb
 from oracles.enclosure import LAMBDA
 from oracles.numerics import Accumulator
+from oracles.partial_sums import PartialSums, Places
 
 SMALLEST_NORMAL = 2.0**-126
 _SMALLEST = 2.0**-149
@@ -91,16 +92,21 @@ class Grid:
         counts.scatter_add_(-1, 1 + (exponent - lowest).clamp(max=self._BINS - 1), live.to(torch.float64))
         # below[b]: elements whose last place is under 2**(lowest + b), or unknown
         self._below = counts.cumsum(-1)
-        self._lowest = lowest + exponent_of(weight.unit).unsqueeze(-2)
+        self._lowest = lowest + (exponent_of(weight.unit).unsqueeze(-2) + 1023)  # of a product, biased
 
-    def small(self, largest: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def small(
+        self, largest: torch.Tensor, bits: int, places: Places | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(number of small products, ulp(S)), [C, T, N], when no partial sum passes `largest` in magnitude.
 
-        bits: that each partial sum has.
+        bits: that each partial sum has. places: where `largest` [P] is, None when it is [C, T, N].
         """
-        exponent = exponent_of(largest * (1 + 2.0**-20)) - (bits - 1)
-        ulp = torch.where(largest == 0, 0.0, formats.exp2(exponent.clamp(min=-1022)))
-        return self._below.gather(-1, (exponent - self._lowest).clamp(0, self._BINS)), ulp
+        exponent = ((largest * (1 + 2.0**-20)).view(torch.int64) >> 52) - (bits - 1)  # biased; the sign is 0
+        ulp = (exponent.clamp(min=1) << 52).view(torch.float64)
+        if places is None:
+            return self._below.gather(-1, (exponent - self._lowest).clamp_(0, self._BINS)), ulp
+        expert, token, _ = places
+        return self._below[expert, token, (exponent - self._lowest[places]).clamp_(0, self._BINS)], ulp
 
 
 def hard(grown: torch.Tensor, columns: int, grid: Grid, acc: Accumulator) -> torch.Tensor:
@@ -113,7 +119,7 @@ def hard(grown: torch.Tensor, columns: int, grid: Grid, acc: Accumulator) -> tor
     if acc.product_roundings:
         return grows * grown
     count, ulp = grid.small(grown * (1 + grows), acc.exact_bits)
-    return torch.minimum(grows * grown, count * ulp * (1.0 if acc.rounding == "nearest" else 2.0))
+    return torch.minimum(grows * grown, count.mul_(ulp).mul_(1.0 if acc.rounding == "nearest" else 2.0))
 
 
 def sharp(
@@ -133,32 +139,49 @@ def sharp(
     the small products' roundings. Truncation errs to one side: a sum, no root.
     Without an argument for independence, and for truncation, all of it is bias.
     off: [C, T, N], how far the partial sums may be from those of x. asked: bool [C, T, N], where a sharp radius makes a
-    difference; elsewhere it may be crude.
+    difference; elsewhere it is `hard` where these places are few.
     """
-    asked = asked & (hard > 0)
     if acc.rounding == "truncate":
         linear = _truncated(x, weight, hard, off, grid, acc)
         return linear, linear
     ordered = x.abs().sort(-1).values
     independent = is_independent(x, ordered, acc.group)
     u, grows = acc.unit_roundoff, growth(x.shape[-1], acc)
-    sums = partial_sums.bound(x, weight.value, acc, grown, asked & independent)
     # The triangle inequality: of partial sums that are each `off`, the root of the sum of squares.
-    additions = partial_sums.additions(x.shape[-1], acc)
-    square = ((sums.total.sqrt() + additions**0.5 * off) * (u * (1 + grows))).square()
-    largest = sums.largest + off + LAMBDA * square.sqrt()
-    if not acc.product_roundings:
-        count, ulp = grid.small(largest, acc.exact_bits)
-        square = torch.minimum(square, count * ulp.square() / 3)
-    bias = torch.where(independent, torch.minimum(_stagnating(ordered, weight, 2 * u * largest), hard), hard)
-    return torch.minimum(LAMBDA * square.sqrt() + bias, hard), bias
+    roots = partial_sums.additions(x.shape[-1], acc) ** 0.5
+
+    def deviation(sums: PartialSums, off: torch.Tensor, places: Places | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """(what errors of either sign sum to, the largest partial sum), where the sums are."""
+        square = ((sums.total.sqrt() + roots * off) * (u * (1 + grows))).square()
+        largest = sums.largest + off + LAMBDA * square.sqrt()
+        if not acc.product_roundings:
+            count, ulp = grid.small(largest, acc.exact_bits, places)
+            square = torch.minimum(square, count * ulp.square() / 3)
+        return LAMBDA * square.sqrt(), largest
+
+    def biased(largest: torch.Tensor) -> torch.Tensor:
+        lost = torch.minimum(_stagnating(ordered, weight, 2 * u * largest), hard)
+        return lost if bool(independent.all()) else torch.where(independent, lost, hard)
+
+    asked = asked & independent
+    places = partial_sums.few(asked)
+    if places is None:
+        spread, largest = deviation(partial_sums.bound(x, weight.value, acc), off, None)
+        bias = biased(largest)
+        return torch.minimum(spread + bias, hard), bias
+    largest = (grown + off) * (1 + LAMBDA * roots * u * (1 + grows))
+    spread, largest[places] = deviation(partial_sums.bound_at(x, weight.value, acc, places), off[places], places)
+    bias = biased(largest)
+    radius = hard.clone()
+    radius[places] = torch.minimum(spread + bias[places], hard[places])
+    return radius, bias
 
 
 def _truncated(
     x: torch.Tensor, weight: Weight, hard: torch.Tensor, off: torch.Tensor, grid: Grid, acc: Accumulator
 ) -> torch.Tensor:
     columns = x.shape[-1]
-    sums = partial_sums.bound(x, weight.value, acc, hard)
+    sums = partial_sums.bound(x, weight.value, acc)
     total = sums.total + partial_sums.additions(columns, acc) * off
     linear = _worst(acc) * total * (1 + growth(columns, acc))
     if not acc.product_roundings:
@@ -170,16 +193,19 @@ def _truncated(
 def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumulator) -> torch.Tensor:
     """[C, T, N]: what a unit that reads subnormal operands as 0 may lose, for x known up to radius [C, T, K]."""
     size, lost = x.abs(), torch.zeros((), dtype=x.dtype, device=x.device)
-    tiny = torch.where(size - radius < SMALLEST_NORMAL, (size + radius).clamp(max=SMALLEST_NORMAL), 0.0)
-    if bool(tiny.any()):
-        lost = lost + tiny @ weight.magnitude.mT
+    low = size - radius
+    least = float(low.amin()) if low.numel() else 1.0
+    if least < SMALLEST_NORMAL:
+        tiny = torch.where(low < SMALLEST_NORMAL, (size + radius).clamp(max=SMALLEST_NORMAL), 0.0)
+        if bool(tiny.any()):
+            lost = lost + tiny @ weight.magnitude.mT
     if weight.subnormal:
         below = torch.where(weight.magnitude < SMALLEST_NORMAL, weight.magnitude, 0.0)
         lost = lost + (size + radius) @ below.mT
-    if acc.inside is not None and weight.scale is not None:
+    if acc.inside is not None and weight.scale is not None and least < 2.0**-100:
         # The sums inside a group are subnormal before its scale, which may be large. x from 2**-100 on is a multiple of
         # 2**-110 in 16 bits, and so are these sums.
-        small = (size - radius < 2.0**-100) & ((size > 0) | (radius > 0))
+        small = (low < 2.0**-100) & ((size > 0) | (radius > 0))
         if bool(small.any()):
             groups = formats.grouped(small, acc.group).any(-1).to(x.dtype)
             lost = lost + SMALLEST_NORMAL * acc.group // acc.inside.columns * (groups @ weight.scale.mT)

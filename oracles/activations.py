@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from oracles import formats, kinds
-from oracles.ball import Ball, exponent_of, finite_kinds, from_ends, is_set
+from oracles.ball import BIAS, HARD, SHARP, Ball, exponent_of, finite_kinds, is_set, settle
 from oracles.enclosure import ANY, FINITE, NAN, NEG_INF, POS_INF
 from oracles.numerics import Transcendental
 from oracles.problem import ActivationParams
@@ -36,20 +37,21 @@ def apply(params: ActivationParams, experts: torch.Tensor, gate: Ball, up: Ball,
         assert vector is not None  # the kind says which parameters there are
         return vector[experts].double()[:, None, None]
 
-    function: Callable[[Interval, Interval, Transcendental | None], Interval]
+    function: Callable[..., Interval]
+    parameters: dict[str, Any] = {}
     rule: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     match params.kind:
         case "swiglu":
             function, rule = _swiglu, _swiglu_kinds
         case "swiglu_oai":
             alpha, beta, limit = parameter(params.alpha), parameter(params.beta), parameter(params.limit)
-            function = functools.partial(_swiglu_oai, alpha=alpha, beta=beta, limit=limit)
+            function, parameters = _swiglu_oai, {"alpha": alpha, "beta": beta, "limit": limit}
             rule = functools.partial(_swiglu_oai_kinds, alpha=alpha, limit=limit)
             if accuracy.clamp_nan == "limit":
                 gate, up = _limited(gate, limit, both=False), _limited(up, limit, both=True)
         case "situ":
-            beta, linear = parameter(params.beta), parameter(params.linear_beta)
-            function, rule = functools.partial(_situ, beta=beta, linear_beta=linear), _situ_kinds
+            function, rule = _situ, _situ_kinds
+            parameters = {"beta": parameter(params.beta), "linear_beta": parameter(params.linear_beta)}
         case _:
             raise ValueError(f"activation.kind = {params.kind!r}: must be one of swiglu, swiglu_oai, situ")
     out = None
@@ -57,23 +59,44 @@ def apply(params: ActivationParams, experts: torch.Tensor, gate: Ball, up: Ball,
         g = finite_kinds(gate.center) if gate.kinds is None else gate.kinds
         u = finite_kinds(up.center) if up.kinds is None else up.kinds
         out = rule(g, u)
-    gate_center, gate_ends = _opened(gate, flush_to_zero=accuracy.flush_to_zero)
-    up_center, up_ends = _opened(up, flush_to_zero=accuracy.flush_to_zero)
-    low, high = function(gate_ends, up_ends, accuracy)
-    center, _ = function((gate_center, gate_center), (up_center, up_center), None)
-    return from_ends(center, low, high, out)
+    g, u = gate.center.clamp(-_HUGE, _HUGE), up.center.clamp(-_HUGE, _HUGE)
+    center, _ = function((g, g), (u, u), None, **parameters)
+
+    def radius(planes: slice, places: torch.Tensor | None = None) -> torch.Tensor:
+        """Those of some planes of `Ball.radius`, everywhere or at some places of the flattened tensor."""
+        first, second = (_opened(x, planes, places, flush_to_zero=accuracy.flush_to_zero) for x in (gate, up))
+        here, around = parameters, center
+        if places is not None:
+            here = {name: value.expand_as(center).flatten()[places] for name, value in parameters.items()}
+            around = center.flatten()[places]
+        low, high = function(first, second, accuracy, **here)
+        return torch.maximum(high - around, around - low).clamp_(min=0.0)
+
+    # Where both arguments are known exactly the hard radius is the sharp one: mostly.
+    open_ = (gate.radius[HARD] + up.radius[HARD]).flatten().nonzero().squeeze(1)
+    if 4 * len(open_) > center.numel():
+        return settle(center, radius(slice(None)), out)
+    hard, bias = radius(slice(None, None, BIAS))
+    sharp = hard.clone()
+    sharp.view(-1)[open_] = radius(slice(SHARP, SHARP + 1), open_)[0]
+    return settle(center, torch.stack((hard, sharp, bias)), out)
 
 
-def _opened(x: Ball, *, flush_to_zero: bool) -> tuple[torch.Tensor, Interval]:
-    """(center, ends [3, ...]) without an infinity: one is a number too large to matter, and where the value may be
+def _opened(x: Ball, planes: slice, places: torch.Tensor | None, *, flush_to_zero: bool) -> Interval:
+    """The ends [planes, ...] without an infinity: one is a number too large to matter, and where the value may be
     finite or not the ends are that far apart. flush_to_zero: a subnormal argument may be read as 0."""
-    center = x.center.clamp(-_HUGE, _HUGE)
-    radius = x.radius if x.kinds is None else torch.where(is_set(x.kinds), _HUGE, x.radius)
+    center, radius, own = x.center, x.radius[planes], x.kinds
+    if places is not None:
+        center, radius = center.flatten()[places], radius.flatten(1)[:, places]
+        own = None if own is None else own.flatten()[places]
+    center = center.clamp(-_HUGE, _HUGE)
+    if own is not None:
+        radius = torch.where(is_set(own), _HUGE, radius)
     low, high = center - radius, center + radius
-    if flush_to_zero:
+    if flush_to_zero and min(formats.smallest(low), formats.smallest(high)) < _TINY:
         low = torch.where((low > 0) & (low < _TINY), 0.0, low)
         high = torch.where((high < 0) & (high > -_TINY), 0.0, high)
-    return center, (low, high)
+    return low, high
 
 
 def _limited(x: Ball, limit: torch.Tensor, *, both: bool) -> Ball:
@@ -134,6 +157,8 @@ def _sigmoid(x: Interval, argument_roundings: int, accuracy: Transcendental | No
     size = torch.maximum(x[0].abs(), x[1].abs()).clamp(max=_LARGEST_ARGUMENT)
     low = low * (1 - _sigmoid_error(size, low, argument_roundings, accuracy))
     high = high * (1 + _sigmoid_error(size, high, argument_roundings, accuracy))
+    if not x[0].numel() or float(x[0].amin()) >= -87:
+        return low, high
     return torch.where(x[0] < -87, 0.0, low), torch.where(x[1] < -87, high + _quantum(accuracy), high)
 
 
@@ -190,17 +215,16 @@ def _within(low: torch.Tensor, high: torch.Tensor, ulps: torch.Tensor | float) -
     """The float32 numbers that are so many ulp from a value in [low, high], which is not negative: their ends."""
     # Both ends take the larger one's ulp, as the value may be anywhere between. The slack is for their own rounding.
     error = ulps * (1 + 2.0**-20) * formats.exp2(exponent_of(high).clamp(min=-126) - 23)
-    first, last = (low - error).clamp(min=0.0), high + error
-    below, above = formats.round_to(first, "float32"), formats.round_to(last, "float32")
-    below = torch.where(below < first, _next(below, 1), below)
-    above = torch.where(above > last, _next(above, -1), above)
-    return below, above
+    below = _on_grid((low - error).clamp_(min=0.0), torch.Tensor.ceil_)
+    above = _on_grid(high + error, torch.Tensor.floor_)
+    return below, above.clamp_(max=formats.MAX_FINITE["float32"])
 
 
-def _next(value: torch.Tensor, direction: int) -> torch.Tensor:
-    """The next float32 number up or down."""
-    infinity = torch.full_like(value, direction * torch.inf, dtype=torch.float32)
-    return value.float().nextafter(infinity).double()
+def _on_grid(value: torch.Tensor, integer: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """The float32 number at or next to each finite one that is not negative; changes it. An infinity is 2**128 or more
+    here."""
+    ulp = formats.exp2(exponent_of(value).clamp_(min=-126) - 23)
+    return integer(value.div_(ulp)).mul_(ulp)
 
 
 def _scaled(x: Interval, factor: torch.Tensor) -> Interval:
@@ -229,9 +253,13 @@ def _widen(x: Interval, accuracy: Transcendental | None, relative: float = _U) -
     if accuracy is None:
         return x
     low, high = x
-    near = ((low < _TINY) & (high > -_TINY)) & ((low != 0) | (high != 0))
+    lowest, highest = low - low.abs() * relative, high + high.abs() * relative
+    beside = torch.maximum(low, -high)  # how far from 0 all of the interval is; negative when 0 is inside
+    if not beside.numel() or float(beside.amin()) >= _TINY:
+        return lowest, highest
+    near = (beside < _TINY) & ((low != 0) | (high != 0))
     floor = torch.where(near, _quantum(accuracy), 0.0)
-    return low - low.abs() * relative - floor, high + high.abs() * relative + floor
+    return lowest - floor, highest + floor
 
 
 # --- what may come out where an argument is not finite ---------------------------------------------------------------

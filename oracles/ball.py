@@ -7,6 +7,7 @@ beside, as bit sets of what may come out (`oracles.kinds`).
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +48,7 @@ class Ball:
 def exact(center: torch.Tensor) -> Ball:
     """Float64 values that are known exactly; NaN and infinities become kinds."""
     radius = center.new_zeros((3, *center.shape))
-    if bool(torch.isfinite(center).all()):
+    if formats.within(center, sys.float_info.max):
         return Ball(center=center, radius=radius)
     return Ball(center=center, radius=radius, kinds=kinds_of(center))
 
@@ -68,11 +69,6 @@ def is_set(kinds: torch.Tensor) -> torch.Tensor:
     return (kinds & (kinds - 1)) != 0
 
 
-def from_ends(center: torch.Tensor, low: torch.Tensor, high: torch.Tensor, kinds: torch.Tensor | None) -> Ball:
-    """A ball round `center` that holds [low, high], both [3, ...]."""
-    return settle(center, torch.maximum(high - center, center - low).clamp(min=0.0), kinds)
-
-
 def settle(center: torch.Tensor, radius: torch.Tensor, kinds: torch.Tensor | None) -> Ball:
     """The ball, with the center and radius that its kinds demand."""
     if kinds is None:
@@ -89,25 +85,43 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     flush_to_zero: a subnormal result may also be 0. The bias stays: an element that the bias moves by a fraction of a
     step is moved by a whole step in that fraction of the cases, wherever its center lies in the step.
     """
-    center, bias, kinds = ball.center, ball.radius[BIAS], ball.kinds
-    low, high = center - ball.radius[:BIAS], center + ball.radius[:BIAS]
-    ends = formats.round_to(torch.cat((center[None], low, high)), dtype)
-    center, low, high = ends[0], ends[1 : 1 + BIAS], ends[1 + BIAS :]
+    bias, kinds = ball.radius[BIAS], ball.kinds
+    center, low, high = ends = _rounded_ends(ball.center, ball.radius[HARD], dtype)
     tiny = formats.MIN_NORMAL[dtype]
-    if flush_to_zero and bool((ends.abs() < tiny).any()):
-        low = torch.where((low > 0) & (low < tiny), 0.0, low)
-        high = torch.where((high < 0) & (high > -tiny), 0.0, high)
+    flushes = flush_to_zero and formats.smallest(ends) < tiny
+    if flushes:
+        low, high = _with_zero(low, high, tiny)
         bias = bias + torch.where((center != 0) & (center.abs() < tiny), tiny, 0.0)
-    if bool(ends.isinf().any()):
-        over = low[HARD].isinf() | high[HARD].isinf()
+    if not formats.within(ends, formats.MAX_FINITE[dtype]):
+        over = low.isinf() | high.isinf()
         if kinds is not None:
             over &= kinds == FINITE
-        certain = low[HARD] == high[HARD]  # both ends, and so the center, are the same infinity
-        possible = torch.where(high[HARD] == torch.inf, POS_INF, 0) | torch.where(low[HARD] == -torch.inf, NEG_INF, 0)
+        certain = low == high  # both ends, and so the center, are the same infinity
+        possible = torch.where(high == torch.inf, POS_INF, 0) | torch.where(low == -torch.inf, NEG_INF, 0)
         possible |= torch.where(certain, 0, FINITE)
         kinds = torch.where(over, possible, FINITE if kinds is None else kinds).to(torch.uint8)
-    radius = torch.maximum(high - center, center - low).clamp(min=0.0)
-    return settle(center, torch.cat((radius, bias[None])), kinds)
+    radius = torch.empty_like(ball.radius)
+    radius[BIAS] = bias
+    torch.maximum(high - center, center - low, out=radius[HARD])
+    # Where the value is decided within the hard radius it is within the sharp one: mostly.
+    radius[SHARP] = 0.0
+    open_ = radius[HARD].nonzero(as_tuple=True)
+    exactly, low, high = _rounded_ends(ball.center[open_], ball.radius[SHARP][open_], dtype)
+    if flushes:
+        low, high = _with_zero(low, high, tiny)
+    radius[SHARP][open_] = torch.maximum(high - exactly, exactly - low)
+    return settle(center, radius, kinds)
+
+
+def _rounded_ends(center: torch.Tensor, radius: torch.Tensor, dtype: Float) -> torch.Tensor:
+    """[3, ...]: center, lowest and highest, rounded."""
+    return formats.round_to(torch.stack((center, center - radius, center + radius)), dtype)
+
+
+def _with_zero(low: torch.Tensor, high: torch.Tensor, tiny: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ends, where a number below `tiny` may also be 0."""
+    low = torch.where((low > 0) & (low < tiny), 0.0, low)
+    return low, torch.where((high < 0) & (high > -tiny), 0.0, high)
 
 
 def lsb(value: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,8 @@ straight to the target: by way of float32 it would round twice (1 + 2**-8 + 2**-
 from __future__ import annotations
 
 import functools
+import math
+import struct
 from typing import Literal
 
 import torch
@@ -49,13 +51,29 @@ def round_to(value: torch.Tensor, dtype: Literal["float32", "bfloat16", "float16
     """`value` (float64) rounded to nearest even in `dtype`, as float64. Keeps subnormals; overflow is infinity."""
     bits, min_exponent, largest = _FORMATS[dtype]
     rounded = _round(value, bits, min_exponent)
-    over = rounded.abs() > largest
-    return rounded.masked_fill_(over, torch.inf).copysign_(value) if worth_doing(over) else rounded
+    if not value.is_cuda and within(rounded, largest):  # to ask a GPU would cost more than to do it
+        return rounded
+    return rounded.masked_fill_(rounded.abs() > largest, torch.inf).copysign_(value)
 
 
-def worth_doing(mask: torch.Tensor) -> bool:
-    """Whether what changes only the elements of `mask` is to be done. To ask a GPU would cost more than to do it."""
-    return mask.is_cuda or bool(mask.any())
+def within(value: torch.Tensor, largest: float) -> bool:
+    """Whether no element is larger in magnitude, or NaN. One pass over memory, where a comparison takes three."""
+    if not value.numel():
+        return True
+    low, high = value.aminmax()
+    return float(low) >= -largest and float(high) <= largest
+
+
+def smallest(value: torch.Tensor) -> float:
+    """The smallest magnitude of float64 that is not 0; infinity when there is none."""
+    if not value.numel():
+        return math.inf
+    size = float(value.abs().amin())
+    if size > 0:
+        return size
+    rest = (1 << 63) - 1  # all bits but the sign's
+    least = int((((_bits(value) & rest) - 1) & rest).amin()) + 1  # 0 becomes the largest number
+    return math.inf if least > rest else struct.unpack("<d", struct.pack("<q", least))[0]
 
 
 _EXPONENT = 0x7FF << 52
@@ -136,18 +154,20 @@ def e4m3_encode(value: torch.Tensor) -> torch.Tensor:
 
 def mxfp4_dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """uint8 [..., K/2] and E8M0 bytes [..., K/32] -> float64 [..., K], exactly."""
-    pairs, codes = _pairs(packed.device), packed.flatten().int()
-    if packed.is_cuda:  # where a row of 16 bytes gets a block of threads of its own, but not a number of 8 bytes
-        values = pairs.float().view(torch.int64)[:, 0][codes].view(torch.float32)
-    else:
-        values = pairs.index_select(0, codes)
-    return _scaled(values.view(*packed.shape[:-1], 2 * packed.shape[-1]), scale)
+    # Numbers of 8 bytes are looked up many times as fast as rows of 16.
+    values = _pairs(packed.device).index_select(0, packed.flatten().int()).view(torch.float32).double()
+    grouped(values, GROUP).mul_(e8m0_decode(scale).view(-1, 1))
+    return values.view(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
 @functools.cache
 def _pairs(device: torch.device) -> torch.Tensor:
-    """float64 [256, 2]: the two values of each byte."""
-    return e2m1_decode(unpack(torch.arange(256, dtype=torch.uint8, device=device)[:, None]))
+    """int64 [256]: the bits of the two float32 values of each byte."""
+    return (
+        e2m1_decode(unpack(torch.arange(256, dtype=torch.uint8, device=device)[:, None]))
+        .float()
+        .view(torch.int64)[:, 0]
+    )
 
 
 def mxfp4_quantize(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

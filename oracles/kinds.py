@@ -93,6 +93,16 @@ def of_operand(
     return out.to(torch.uint8)
 
 
+def is_nan(classes: torch.Tensor) -> torch.Tensor:
+    """bool: factors that are certainly NaN, by their classes (`of_operand`); so is every product with one."""
+    return classes == _NAN
+
+
+def is_special(classes: torch.Tensor) -> torch.Tensor:
+    """bool: factors that may be no finite number."""
+    return classes >= _PLUS
+
+
 _SIGNS = {_POSITIVE: 1, _NEGATIVE: -1, _PLUS: 1, _MINUS: -1}
 
 

@@ -10,7 +10,7 @@ import torch
 from oracles import accumulation, formats, kinds, tensor_core
 from oracles.accumulation import Weight
 from oracles.ball import F64, HARD, SHARP, Ball, settle
-from oracles.enclosure import ANY, FINITE, LAMBDA
+from oracles.enclosure import ANY, FINITE, LAMBDA, NAN
 from oracles.numerics import Accumulator
 from oracles.partial_sums import block_sums
 
@@ -47,48 +47,68 @@ def matmul(
     """
     columns = x.center.shape[-1]
     center = x.center if x.kinds is None else torch.where(x.kinds == FINITE, x.center, 0.0)
-    total = center.abs() @ weight.magnitude.mT
     result = center @ weight.value.mT
-    inherited = _inherited(x.radius, weight, correlated)
+    total, inherited = _through(center, x.radius, weight, correlated)
     grown = total + inherited[HARD]
     grid = accumulation.Grid(center, x.radius[HARD] > 0, weight, acc)
     hard = accumulation.hard(grown, columns, grid, acc)
-    lost = torch.zeros_like(inherited)
-    if acc.flush_to_zero:
-        lost += accumulation.flushed(center, x.radius[HARD], weight, acc)
+    lost = lost_sharp = torch.zeros_like(grown)
     if acc.inside is not None:
-        lost += tensor_core.cut(center, weight, inherited[HARD], grid, acc)
+        lost, lost_sharp = tensor_core.cut(center, weight, inherited[HARD], grid, acc)
+    if acc.flush_to_zero:
+        flushed = accumulation.flushed(center, x.radius[HARD], weight, acc)
+        lost, lost_sharp = lost + flushed, lost_sharp + flushed
     # What is inherited passes the additions too; and the reference's own K additions, and its ends, are rounded.
     grows = accumulation.growth(columns, acc)
     floor = accumulation.underflow(columns, acc) + (columns + 4) * F64 * grown
-    is_exact = (hard == 0) & (lost[HARD] == 0) & (inherited[HARD] == 0) & grid.fits
-    radius = torch.where(is_exact, 0.0, inherited * (1 + grows) + lost + floor)
-    if bool(hard.any()):
-        asked = torch.ones_like(is_exact) if undecided is None else undecided(result, radius[HARD] + hard)
-        off = inherited[SHARP] + lost[SHARP]
+    is_exact = (hard + lost + inherited[HARD] == 0) & grid.fits
+    floor.masked_fill_(is_exact, 0.0)
+    radius = inherited * (1 + grows)
+    radius[HARD] += lost
+    radius[SHARP:] += lost_sharp
+    radius += floor
+    if not formats.within(hard, 0.0):
+        asked = hard > 0 if undecided is None else undecided(result, radius[HARD] + hard)
+        off = inherited[SHARP] + lost_sharp
         seen = acc.measured or acc
-        radius += torch.stack((hard, *accumulation.sharp(center, weight, grown, hard, off, asked, seen, grid)))
+        sharp, bias = accumulation.sharp(center, weight, grown, hard, off, asked, seen, grid)
+        radius += torch.stack((hard, sharp, bias))
     return settle(result, radius, _kinds(x, weight, result, grown * (1 + grows), radius[HARD], acc))
 
 
-def _inherited(radius: torch.Tensor, weight: Weight, correlated: Correlation | None) -> torch.Tensor:
-    """[3, C, T, N]: what the uncertainty of x makes of the product. Hard and bias: the sum. Sharp: the smaller of the
-    sum and lambda times the L2 norm over independent groups (Hoeffding), round a mean that the bias bounds."""
-    if not bool(radius.any()):
-        return radius.new_zeros((*radius.shape[:-1], weight.value.shape[1]))
+def _through(
+    center: torch.Tensor, radius: torch.Tensor, weight: Weight, correlated: Correlation | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sum of magnitudes [C, T, N], what the uncertainty of x makes of the product [3, C, T, N]).
+
+    Hard and bias: the sum. Sharp: the smaller of the sum and lambda times the L2 norm over independent groups
+    (Hoeffding), round a mean that the bias bounds.
+    """
     magnitude = weight.magnitude.mT
-    hard, sharp, bias = radius @ magnitude
+    if formats.within(radius, 0.0):
+        total = center.abs() @ magnitude
+        return total, total.new_zeros(3, *total.shape)
+    # In one go: the weight is what is large, and read once.
+    total, hard, sharp, bias = (torch.cat((center.abs(), *radius), dim=1) @ magnitude).chunk(4, dim=1)
     if correlated is None:
-        return torch.stack((hard, sharp, sharp))
+        return total, torch.stack((hard, sharp, sharp))
     alone = torch.where(correlated.repeated, 0.0, radius[SHARP])
     if correlated.block == 1:
-        square = alone.square() @ weight.value.mT.square()
+        square = _squares(alone, weight.value)
     else:
         square = block_sums(alone, weight.magnitude, correlated.block).square().sum(1)
     together = torch.where(correlated.repeated, radius[SHARP], 0.0)
     if bool(together.any()):
         square = square + (together @ magnitude).square()
-    return torch.stack((hard, torch.minimum(sharp, LAMBDA * square.sqrt() + bias), bias))
+    return total, torch.stack((hard, torch.minimum(sharp, LAMBDA * square.sqrt() + bias), bias))
+
+
+def _squares(radius: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """[C, T, N]: the sum of squares of the products of radius [C, T, K] and weight [C, N, K]."""
+    columns = radius.any(1).any(0).nonzero().squeeze(1)
+    if 2 * len(columns) < radius.shape[-1]:
+        radius, weight = radius[..., columns], weight[..., columns]
+    return radius.square() @ weight.square().mT
 
 
 def _kinds(
@@ -96,14 +116,19 @@ def _kinds(
 ) -> torch.Tensor | None:
     """uint8 [C, T, N], or None: what may come out where an operand is not finite, or where a partial sum may pass the
     largest float32. grown: a bound on every partial sum of any order."""
-    overflow = grown > _MAX
+    overflow: torch.Tensor | None = None if formats.within(grown, _MAX) else grown > _MAX
+    inside: torch.Tensor | None = None
     if acc.inside is not None:
-        overflow = overflow | tensor_core.overflows(x, weight, acc)
+        inside = tensor_core.overflows(x, weight, acc)
     elif acc.group > 1 and weight.scale is not None:
-        overflow = overflow | _scale_overflows(x, weight.scale)
+        inside = _scale_overflows(x, weight.scale)
+    if inside is not None and bool(inside.any()):
+        overflow = inside if overflow is None else overflow | inside
     specials = x.kinds is not None or weight.kinds is not None
-    if not specials and not bool(overflow.any()):
-        return None
+    if overflow is None:
+        if not specials:
+            return None
+        overflow = torch.zeros_like(result, dtype=torch.bool)
     # Rounding to nearest turns all from half an ulp above the largest into infinity; truncation may stay at it.
     certain = (result.abs() - hard > _MAX * (1 + 2.0**-24)) & (acc.rounding == "nearest")
     plain = torch.where(overflow, torch.where(certain, ANY & ~FINITE, ANY), FINITE).to(torch.uint8)
@@ -111,8 +136,18 @@ def _kinds(
         return plain
     low, high = x.center - x.radius[HARD], x.center + x.radius[HARD]
     factor = kinds.of_operand(low, high, x.kinds, flush_to_zero=acc.flush_to_zero)
-    other = kinds.of_operand(weight.value, weight.value, weight.kinds, flush_to_zero=acc.flush_to_zero)
-    return kinds.of_matmul(factor, other, plain)
+    # A certain NaN decides its row. In the others only the columns where something is not finite do.
+    nan = kinds.is_nan(factor).any(-1, keepdim=True)
+    special = (kinds.is_special(factor) & ~nan).any(1).any(0)
+    value, own = weight.value, weight.kinds
+    if own is not None:
+        special |= (own != FINITE).any(1).any(0)
+    columns = special.nonzero().squeeze(1)
+    if len(columns):
+        value, own = value[..., columns], None if own is None else own[..., columns]
+        other = kinds.of_operand(value, value, own, flush_to_zero=acc.flush_to_zero)
+        plain = kinds.of_matmul(factor[..., columns], other, plain)
+    return torch.where(nan, NAN, plain).to(torch.uint8)
 
 
 def _scale_overflows(x: Ball, scale: torch.Tensor) -> torch.Tensor:

@@ -54,33 +54,46 @@ def additions(columns: int, acc: Accumulator) -> int:
     return count if acc.stripes is None else 2 * max(acc.stripes.lanes) * count
 
 
-def bound(
-    x: torch.Tensor, w: torch.Tensor, acc: Accumulator, grown: torch.Tensor, asked: torch.Tensor | None = None
-) -> PartialSums:
-    """Of x [C, T, K] times w [C, N, K]. grown [C, T, N]: a bound on every partial sum of any order.
+Places = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""(expert, token, row) of some elements of [C, T, N], each int64 [P]."""
 
-    asked: bool [C, T, N], where to look. If that is at few places, `grown` has to do elsewhere (and only to nearest:
-    None asks everywhere).
-    """
-    places = None if asked is None else asked.nonzero()
-    if places is None or len(places) * _FEW > grown.numel():
-        sums = PartialSums(total=torch.zeros_like(grown), largest=torch.zeros_like(grown))
-        _all_at_once(x, w, sums, acc)
-        return sums
-    columns = x.shape[-1]
-    sums = PartialSums(total=additions(columns, acc) * grown.square(), largest=grown.clone())
-    at_once = max(1, _PIECE[x.device.type] * _STEP // columns)
-    for start in range(0, len(places), at_once):
-        expert, token, row = places[start : start + at_once].unbind(1)
-        total, largest = _one_by_one(x[expert, token] * w[expert, row], acc)
-        sums.total[expert, token, row] = total
-        sums.largest[expert, token, row] = largest
+
+def few(asked: torch.Tensor) -> Places | None:
+    """The places that are set in bool [C, T, N]; None when it is less work to look at all."""
+    expert, token, row = asked.nonzero(as_tuple=True)
+    return None if len(expert) * _FEW > asked.numel() else (expert, token, row)
+
+
+def bound(x: torch.Tensor, w: torch.Tensor, acc: Accumulator) -> PartialSums:
+    """Of x [C, T, K] times w [C, N, K]."""
+    total = x.new_zeros(len(x), x.shape[1], w.shape[1])
+    sums = PartialSums(total=total, largest=torch.zeros_like(total))
+    _all_at_once(x, w, sums, acc)
     return sums
+
+
+def bound_at(x: torch.Tensor, w: torch.Tensor, acc: Accumulator, places: Places) -> PartialSums:
+    """The same at some places, each [P], of an accumulator that rounds to nearest."""
+    expert, token, row = places
+    at_once = max(1, _PIECE[x.device.type] * _STEP // x.shape[-1])
+    total, largest = x.new_empty(len(expert)), x.new_empty(len(expert))
+    for start in range(0, len(expert), at_once):
+        part = slice(start, start + at_once)
+        products = x[expert[part], token[part]] * w[expert[part], row[part]]
+        total[part], largest[part] = _one_by_one(products, acc)
+    return PartialSums(total=total, largest=largest)
 
 
 def block_sums(x: torch.Tensor, w: torch.Tensor, step: int) -> torch.Tensor:
     """[C, K / step, T, N]: the products of x [C, T, K] and w [C, N, K] summed over each run of `step` columns."""
-    return _blocks(x, step) @ _blocks(w, step).mT
+    experts, tokens, columns = x.shape
+    if x.is_cuda:
+        return _blocks(x, step) @ _blocks(w, step).mT
+    out = x.new_empty(experts, columns // step, tokens, w.shape[1])
+    for expert in range(experts):  # one at a time needs no copy
+        first, second = (formats.grouped(value[expert], step).transpose(0, 1) for value in (x, w))
+        torch.bmm(first, second.mT, out=out[expert])
+    return out
 
 
 def _one_by_one(products: torch.Tensor, acc: Accumulator) -> tuple[torch.Tensor, torch.Tensor]:

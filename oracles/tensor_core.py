@@ -3,6 +3,7 @@ docs/enclosures.md."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -18,13 +19,16 @@ _PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
 """Sums that are held at a time: 2 MiB, what a core's cache holds; 256 MiB on a GPU."""
 
 
-def cut(x: torch.Tensor, weight: Weight, inherited: torch.Tensor, grid: Grid, acc: Accumulator) -> torch.Tensor:
-    """[3, C, T, N]: a bound on all that is cut, of one sign, for x [C, T, K] times the weight [C, N, K].
+def cut(
+    x: torch.Tensor, weight: Weight, inherited: torch.Tensor, grid: Grid, acc: Accumulator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(hard, sharp), each [C, T, N]: a bound on all that is cut, of one sign, for x [C, T, K] times the weight
+    [C, N, K].
 
     An instruction cuts each of its products and the sum s so far at a quantum relative to the largest of them, which is
     at most max |x| max |w| of its columns, or |s|; and its result. Or, as in `Grid`: bits are cut of small products
     only, two of the coarsest quantum of the largest addend or sum for each. All of it in units after the group's scale,
-    a power of two. Sharp radius and bias are those of what was measured, if it was.
+    a power of two. Sharp radius and bias are the same, and those of what was measured, if it was.
     inherited [C, T, N]: what the errors of x make of the sum of magnitudes.
     """
     core = _core(acc)
@@ -37,14 +41,13 @@ def cut(x: torch.Tensor, weight: Weight, inherited: torch.Tensor, grid: Grid, ac
         # What x may be instead raises the largest product of each instruction, and the sum so far, by no more in all
         # than is inherited. The sums are what the cuts before have left, and later additions pass a cut on.
         linear = core.alignment * (core.columns + 1) * (aligned + 2 * inherited)
-        linear = (linear + core.result * (results + 2 * inherited)) * (1 + 2.0**-16 + grows)
+        linear = linear.add_(core.result * (results + 2 * inherited)).mul_(1 + 2.0**-16 + grows)
         bits = 2 - math.frexp(max(core.alignment, core.result))[1]
         count, ulp = grid.small(largest + inherited + linear, bits)
-        return torch.minimum(linear, 2 * count * ulp)
+        return torch.minimum(linear, count.mul_(ulp).mul_(2))
 
     hard = bound(core)
-    sharp = hard if seen == core else bound(seen)
-    return torch.stack((hard, sharp, sharp))
+    return hard, hard if seen == core else bound(seen)
 
 
 def _sums(x: torch.Tensor, weight: Weight, columns: int, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -58,7 +61,10 @@ def _sums(x: torch.Tensor, weight: Weight, columns: int, group: int) -> tuple[to
     for first in range(0, aligned.shape[-1], rows):
         part = slice(first, first + rows)
         steps = block_sums(x, weight.value[:, part], columns)
-        sums = steps.view(len(steps), -1, group // columns, *steps.shape[2:]).cumsum(2).abs_()
+        sums = steps.view(len(steps), -1, group // columns, *steps.shape[2:])
+        for last, following in itertools.pairwise(sums.unbind(2)):
+            following += last
+        sums.abs_()
         results[..., part] = sums.sum((1, 2))
         aligned[..., part] += sums[:, :, :-1].sum((1, 2))
         largest[..., part] = torch.maximum(largest[..., part], sums.amax((1, 2)))
@@ -68,7 +74,9 @@ def _sums(x: torch.Tensor, weight: Weight, columns: int, group: int) -> tuple[to
 def overflows(x: Ball, weight: Weight, acc: Accumulator) -> torch.Tensor:
     """bool [C, T, N] or [C, T, 1]: some of a group's products may pass the largest float32 before their scale, however
     small that is."""
-    size = (x.center.abs() + x.radius[HARD]).nan_to_num(0.0, 0.0, 0.0)
+    size = (x.center.abs() + x.radius[HARD]).nan_to_num_(0.0, 0.0, 0.0)
+    if not size.is_cuda and formats.within(size, _MAX / (formats.E2M1_MAX * acc.group)):
+        return torch.zeros(1, 1, 1, dtype=torch.bool)
     groups = formats.grouped(size, acc.group).sum(-1)
     possible = (formats.E2M1_MAX * groups > _MAX).any(-1, keepdim=True)
     if weight.scale is None or not bool(possible.any()):

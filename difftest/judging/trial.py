@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 STEPS = ("process", "unsupported", "prepare", "call", "inputs", "no_local_expert", "reference")
 """What `Outcome.check` may be besides a check of `difftest.judging.checks`: these always run."""
 
-SMALL = 1 << 21
+SMALL = 1 << 22
 """Products of an expert's first GEMM, over all (token, slot) pairs, up to which a core is about as quick as a GPU with
 the reference: there it is some thousand launches, whatever the size, and the processes that share a GPU take turns."""
 
