@@ -28,13 +28,16 @@ from difftest.output import describe
 from difftest.output.events import CaseExplained, CaseReplayed, Event, Handler
 from difftest.output.jsonl import JsonLines
 from difftest.output.page import Page
-from difftest.output.terminal import STATUS_STYLES, Terminal, print_lines, replay_line, replay_summary
+from difftest.output.step import StepSummary, path_of
+from difftest.output.terminal import STATUS_STYLES, Terminal, print_lines, replay_line
 from difftest.scale.part import Part
 from strategies import recordings
 
 AGREE, FINDINGS, USAGE, MISSING = range(4)
 INTERNAL = 70
 """An error of difftest itself (EX_SOFTWARE of sysexits.h): a gate must not read it as findings."""
+_WRITTEN = ("json", "html", "summary")
+"""Options that name a file in which a run is told of."""
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """As a shell reports SIGINT and SIGPIPE."""
 
@@ -190,7 +193,7 @@ def _run_part(options: Options, part: Part, seeded: bool, result: Path | None) -
 
 @difftest.command(name="merge", epilog=RUN_EXIT_CODES)
 @click.argument("paths", metavar="RESULT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_options("cases", "json", "html")
+@_options("cases", *_WRITTEN)
 def merge_command(paths: tuple[Path, ...], **given: Any) -> int:
     """Join the results of all parts of a campaign (`difftest run --shard`), as one run of the whole would have ended.
 
@@ -205,7 +208,7 @@ def merge_command(paths: tuple[Path, ...], **given: Any) -> int:
         merge.check(results)
     except (InvalidResult, merge.NotOneCampaign) as error:
         raise click.UsageError(str(error)) from None
-    own = {name: given[name] for name in ("json", "html")}
+    own = {name: given[name] for name in _WRITTEN}
     options = next(iter(results.values())).identity.whole(cases=given["cases"] or "cases", **own)
     preflight.check_cases(options.cases)
     try:
@@ -262,9 +265,10 @@ def _reported(options: Options, work: Callable[[Handler], Summary], *, whole: bo
     whole: not a part of a campaign, whose few scenarios need not suit every candidate.
     """
     page = None if options.html is None else Page(options.html, options)
-    with _json_lines(options.json) as lines, Terminal(options, Console()) as terminal:
+    step = _step_summary(options.summary, options)
+    with _json_lines(options.json) as lines, step as markdown, Terminal(options, Console()) as terminal:
         try:
-            summary = work(_to_all(terminal, lines, page))
+            summary = work(_to_all(terminal, lines, page, markdown))
         except KeyboardInterrupt:
             code, reason = INTERRUPTED, "interrupted; findings so far are saved and shown above"
         else:
@@ -273,12 +277,14 @@ def _reported(options: Options, work: Callable[[Handler], Summary], *, whole: bo
             if code == AGREE and idle:
                 code, reason = MISSING, "; ".join(idle)
     print_lines(Console(), [f"exit {code}: {reason}"])
-    return _written_code(code, lines, page)
+    return _written_code(code, lines, page, markdown)
 
 
 @difftest.command(name="import", epilog=RUN_EXIT_CODES)
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@_options("candidate", "reference", "require", "cases", "device", "isolate", "workers", "timeout", "json", "html")
+@_options(
+    "candidate", "reference", "require", "cases", "device", "isolate", "workers", "timeout", "json", "html", "summary"
+)
 def import_command(path: Path, **given: Any) -> int:
     """Judge a recorded call: tensors that failed somewhere else, in a safetensors file with the canonical names.
 
@@ -307,6 +313,11 @@ def _json_lines(path: Path | None) -> AbstractContextManager[JsonLines | None]:
     return nullcontext() if path is None else JsonLines(path)
 
 
+def _step_summary(path: str | Path | None, options: Options | None) -> AbstractContextManager[StepSummary | None]:
+    wanted = path_of(Path(path) if path else None)
+    return nullcontext() if wanted is None else StepSummary(wanted, options)
+
+
 def _to_all(*handlers: Handler | None) -> Handler:
     def emit(event: Event) -> None:
         for handler in handlers:
@@ -316,7 +327,7 @@ def _to_all(*handlers: Handler | None) -> Handler:
     return emit
 
 
-def _written_code(code: int, *reports: JsonLines | Page | None) -> int:
+def _written_code(code: int, *reports: JsonLines | Page | StepSummary | None) -> int:
     """The exit code, given that a report's file may have failed on the way."""
     for report in reports:
         if report is not None and report.error is not None:
@@ -327,8 +338,8 @@ def _written_code(code: int, *reports: JsonLines | Page | None) -> int:
 
 @difftest.command(name="replay", epilog=REPLAY_EXIT_CODES)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_options("require", "json")
-def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str | None) -> int:
+@_options("require", "json", "summary")
+def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str | None, summary: str | None) -> int:
     """Run saved cases again. PATH is a case file, or a folder of *.case.json.
 
     STILL DIVERGES: the case's own finding is there, or another one. FIXED: candidate and reference agree now.
@@ -350,13 +361,14 @@ def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str 
 
     from difftest.isolation.executors import Executors
 
-    with _json_lines(Path(json) if json else None) as lines, Executors() as executors:
-        emit = _to_all(show, lines)
+    step = _step_summary(summary, None)
+    with _json_lines(Path(json) if json else None) as lines, step as markdown, Executors() as executors:
+        emit = _to_all(show, lines, markdown)
         for path in files:
             replays.append(replay(path, executors))
             emit(CaseReplayed(replay=replays[-1]))
-    print_lines(console, ["", replay_summary(replays)], "bold")
-    return _written_code(_replay_code(replays), lines)
+    print_lines(console, ["", describe.replay_counts(replays)], "bold")
+    return _written_code(_replay_code(replays), lines, markdown)
 
 
 def _case_files(paths: Sequence[Path]) -> list[Path]:

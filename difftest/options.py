@@ -159,10 +159,16 @@ OPTIONS = (
         metavar="FILE",
         help="Write a report of the run to this file: one page that needs no network.",
     ),
+    OptionSpec(
+        name="summary",
+        flag="--summary",
+        metavar="FILE",
+        help="Append the end of the run to this file, as Markdown. [default: $GITHUB_STEP_SUMMARY, where it is set]",
+    ),
 )
 
 
-_PATHS = ("cases", "json", "html", "imported")
+_PATHS = ("cases", "json", "html", "summary", "imported")
 
 
 class InvalidOption(ValueError):
@@ -200,8 +206,8 @@ class Options:
     candidates, reference: specs for `oracles.get`. activations: kinds that are drawn, none for all. profile: a key of
     `PROFILES`. examples: scenarios drawn in all, each judged for every candidate. seed: the base seed of all shards.
     require: candidates that must run. cases: the ledger's folder. device, isolate, workers, timeout: see
-    `difftest.isolation.executors.Isolation`. json, html: where events and the page are written, or None. imported: the
-    recorded call that is judged instead of drawn scenarios.
+    `difftest.isolation.executors.Isolation`. json, html, summary: where events, the page and the step's
+    summary are written, or None. imported: the recorded call that is judged instead of drawn scenarios.
     Raises `InvalidOption`.
     """
 
@@ -219,6 +225,7 @@ class Options:
     timeout: int = TIMEOUT
     json: Path | None = None
     html: Path | None = None
+    summary: Path | None = None
     imported: Path | None = None
 
     def __post_init__(self) -> None:
@@ -269,6 +276,7 @@ class Options:
             timeout=TIMEOUT if values["timeout"] is None else integer("--timeout", values["timeout"], 1),
             json=Path(values["json"]) if values["json"] else None,
             html=Path(values["html"]) if values["html"] else None,
+            summary=Path(values["summary"]) if values["summary"] else None,
         )
 
     def command(self) -> str:

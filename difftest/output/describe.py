@@ -17,6 +17,7 @@ from difftest.findings import Finding, Mistake, Summary, mistakes
 from difftest.judging.outcome import ROUTING_KINDS, Outcome, Verdict, Worst
 from difftest.judging.votes import AGREE, DIFFER, UNASKED, Pairs, Votes
 from difftest.ledger.cases import Case
+from difftest.ledger.replay import Replay, ReplayStatus
 from difftest.options import Options
 from difftest.output.events import CaseNotSaved, JournalLost, ShardLost
 from difftest.scale.part import words
@@ -141,6 +142,13 @@ def _number(value: float) -> str:
 def replay_command(path: object) -> str:
     """The shell command that runs a saved case again."""
     return f"difftest replay {shlex.quote(str(path))}"
+
+
+def replay_counts(replays: Iterable[Replay]) -> str:
+    """`3 cases: 2 STILL DIVERGES, 1 FIXED`."""
+    counts = Counter(replay.status for replay in replays)
+    words = ", ".join(f"{counts[status]} {status.upper()}" for status in ReplayStatus if counts[status])
+    return f"{count(counts.total(), 'case')}: {words}"
 
 
 def case_lines(path: object, case: Case) -> list[str]:

@@ -191,10 +191,3 @@ def replay_line(replay: Replay) -> str:
     """One row of the replay's table."""
     who = "" if replay.case is None else f"  {replay.case.candidate}"
     return f"{replay.status.upper():<15} {replay.path}{who}: {replay.message}"
-
-
-def replay_summary(replays: Iterable[Replay]) -> str:
-    """`3 cases: 2 STILL DIVERGES, 1 FIXED`."""
-    counts = Counter(replay.status for replay in replays)
-    words = ", ".join(f"{counts[status]} {status.upper()}" for status in ReplayStatus if counts[status])
-    return f"{describe.count(counts.total(), 'case')}: {words}"

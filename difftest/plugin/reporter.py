@@ -1,4 +1,4 @@
-"""The header, the summary and the `--json` file of a pytest run, in the process that prints."""
+"""The header, the summary and the files of a pytest run, in the process that prints."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from difftest.options import InvalidOption
 from difftest.output import describe
 from difftest.output.events import RunFinished
 from difftest.output.jsonl import JsonLines
+from difftest.output.step import StepSummary, path_of
 from difftest.plugin.session import session_of
 
 
@@ -19,13 +20,15 @@ class Reporter:
     """Joins the results of all items, whichever process ran them."""
 
     def __init__(self, config: pytest.Config) -> None:
-        """Raises UsageError when the file of `--json` cannot be written."""
+        """Raises UsageError when a file that is asked for cannot be written."""
         session = session_of(config)
         assert session is not None  # the plugin registers this only where there is one
         self._options = session.options
         self._parts: list[Summary] = []
+        wanted = path_of(self._options.summary)
         try:
             self._lines = None if self._options.json is None else JsonLines(self._options.json)
+            self._step = None if wanted is None else StepSummary(wanted, self._options)
         except InvalidOption as error:
             raise pytest.UsageError(str(error)) from None
 
@@ -46,6 +49,9 @@ class Reporter:
         if self._lines is not None:
             with self._lines as lines:
                 lines(RunFinished(summary=self._summary))
+        if self._step is not None and self._parts:
+            with self._step as step:
+                step(RunFinished(summary=self._summary))
         if self._idle and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -58,8 +64,8 @@ class Reporter:
         drawn = summary.scenarios or summary.missing
         lines += describe.summary_lines(summary, options) if drawn else describe.ledger_lines(summary)
         wrong = list(self._idle)
-        if self._lines is not None and self._lines.error is not None:
-            wrong.append(self._lines.error)
+        written = (self._lines, self._step)
+        wrong += [report.error for report in written if report is not None and report.error is not None]
         for line in lines:
             terminalreporter.line(line)
         for line in wrong:

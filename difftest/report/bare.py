@@ -13,13 +13,27 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 _HIDDEN = ("difftest", "oracles", "strategies")
-_VARIABLES = ("CUDA", "CUBLAS", "FLASHINFER", "GGML", "NCCL", "NVIDIA", "OMP", "PYTORCH", "SGLANG", "TORCH", "VLLM")
+_VARIABLES = (
+    "CUDA",
+    "CUBLAS",
+    "FLASHINFER",
+    "GGML",
+    "NCCL",
+    "NVIDIA_TF32",
+    "OMP_",
+    "PYTORCH",
+    "SGLANG",
+    "TORCH",
+    "TRITON",
+    "VLLM",
+)
 """Beginnings of the names of variables that may change an answer."""
 
 
@@ -41,7 +55,7 @@ def _environment(packages: list[str]) -> dict[str, Any]:
             "capability": f"{device.major}.{device.minor}",
             "memory": device.total_memory,
             "cuda": torch.version.cuda,
-            "driver": driver.read_text().splitlines()[0] if driver.is_file() else "unknown",
+            "driver": _driver(driver.read_text()) if driver.is_file() else "unknown",
         }
     return found
 
@@ -51,6 +65,12 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "of no known version"
+
+
+def _driver(told: str) -> str:
+    """Its version, which comes after the words and the architecture that it is for."""
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", told)
+    return found.group(1) if found else "unknown"
 
 
 def _processor() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from textwrap import shorten
 from typing import Any
 
 from difftest.judging.outcome import VALUE_KINDS, Outcome, Verdict
@@ -26,12 +27,15 @@ from strategies.scenario import (
     ValueEdit,
 )
 
+_MOST = 100
+"""Characters of an error in a title."""
+
 
 def title(outcome: Outcome) -> str:
     """What is wrong, in one line."""
     match outcome.verdict:
         case Verdict.REJECTED:
-            what = f"rejects a valid call ({outcome.kind})"
+            what = f"rejects a valid call ({shorten(relative(outcome.detail), _MOST, placeholder='...')})"
         case Verdict.CRASHED | Verdict.HUNG:
             what = f"{outcome.verdict} ({outcome.kind})"
         case Verdict.NONDETERMINISTIC:

@@ -83,6 +83,8 @@ class _Kernel:
 
 def claim_of(outcome: Outcome) -> str:
     """What a right kernel keeps and this one does not, in a sentence."""
+    if outcome.verdict is Verdict.REJECTED or ends_process(outcome):
+        return "A call that the kernel promises to answer has an answer."
     checks = ROUTER_CHECKS if isinstance(outcome.scenario, RouterScenario) else CHECKS
     function = checks.get(outcome.check)
     return "" if function is None else " ".join((function.__doc__ or "").split())

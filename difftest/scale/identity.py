@@ -12,7 +12,7 @@ from typing import Any, Self
 from difftest.fingerprint import Fingerprint
 from difftest.options import OPTIONS, Options
 
-_OWN = ("cases", "json", "html", "imported", "workers", "isolate")
+_OWN = ("cases", "json", "html", "summary", "imported", "workers", "isolate")
 """Options that each machine may choose: they change no scenario and no verdict."""
 
 _DRAWN_BY = ("difftest", "hypothesis", "torch")
@@ -78,7 +78,7 @@ class Identity:
 
     def whole(self, **own: Any) -> Options:
         """The campaign's options, with those in `own` (as `Options.to_json` has them) for this machine."""
-        neutral = {"json": None, "html": None, "imported": None, "workers": None, "isolate": False}
+        neutral = {"json": None, "html": None, "summary": None, "imported": None, "workers": None, "isolate": False}
         return Options.from_json({**self.options, **neutral, **own})
 
 
