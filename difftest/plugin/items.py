@@ -48,6 +48,7 @@ def replay_case(item: pytest.Item, path: Path) -> None:
     _attach(
         item, Summary(replays=Counter({str(done.status): 1}), ledger_failures=failures), [CaseReplayed(replay=done)]
     )
+    _tell(item, status=done.status, bucket=done.case and done.case.bucket, seen=done.message)
     message = f"{done.status.upper()}: {done.message}"
     if not done.expected:
         pytest.fail(f"{message}\n  Reproduce with: {describe.replay_command(path)}", pytrace=False)
@@ -79,6 +80,16 @@ def run_shard(item: pytest.Item, shard: int) -> None:
         session.options, shard, emit, Claims(session.claims), session.known, executors_of(item)
     )
     _attach(item, summary, events if session.options.json else [])
+    _tell(item, seed=session.options.seed, scenarios=summary.scenarios)
+    for finding in summary.findings:
+        _tell(
+            item,
+            bucket=finding.bucket,
+            smallest=describe.scenario_line(finding.smallest.scenario),
+            seen=finding.smallest.detail,
+            explanation=finding.explanation and finding.explanation.headline,
+            case=finding.case_path,
+        )
     if summary.findings:
         reports = [describe.finding_lines(finding, session.options) for finding in summary.findings]
         reports += [describe.unsaved_lines(event) for event in unsaved.values()]
@@ -87,6 +98,13 @@ def run_shard(item: pytest.Item, shard: int) -> None:
         pytest.skip("; ".join(describe.missing_lines(summary.missing)))
     if summary.elsewhere:
         _xfail(f"reported by another shard: {', '.join(summary.elsewhere)}")
+
+
+def _tell(item: pytest.Item, **properties: object) -> None:
+    """Properties of the test, which the JUnit XML has; those that are None are left out."""
+    item.user_properties += [
+        (f"difftest.{name}", str(value)) for name, value in properties.items() if value is not None
+    ]
 
 
 def _xfail(reason: str) -> None:

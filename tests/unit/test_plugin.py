@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -141,7 +142,20 @@ def test_a_finding_fails_one_shard_with_its_report(project, snapshot):
 def test_workers_run_the_scenarios_of_one_process(project):
     """Same seed, same scenarios; one finding, told once; nothing of it depends on the number of processes."""
     alone = suite(project, *candidate("Rejects"), "--cases", "alone", "--json", "alone.jsonl")
-    shared = suite(project, *candidate("Rejects"), "--cases", "shared", "--json", "shared.jsonl", "-n", "2")
+    shared = suite(
+        project,
+        *candidate("Rejects"),
+        "--cases",
+        "shared",
+        "--json",
+        "shared.jsonl",
+        "-n",
+        "2",
+        "--junitxml",
+        "shared.xml",
+        "--summary",
+        "step.md",
+    )
     alone.assert_outcomes(failed=1, xfailed=1)
     shared.assert_outcomes(failed=1, xfailed=1)
     assert scenarios("alone.jsonl") == scenarios("shared.jsonl")
@@ -151,6 +165,20 @@ def test_workers_run_the_scenarios_of_one_process(project):
     assert "scenarios: 16" in shown
     assert "kernels.py:Rejects: rejected 16 (100.0%)" in shown
     assert shown[shown.index("= difftest =") :].count("Reproduce with:") == 1
+    assert Path("step.md").read_text().count("### kernels.py:Rejects rejected") == 1
+    told = properties("shared.xml")
+    assert [values["difftest.seed"] for values in told] == ["7", "7"]
+    (finding,) = (values for values in told if "difftest.bucket" in values)
+    assert finding["difftest.bucket"].startswith("kernels-py-rejects.call.rejected.")
+    assert finding["difftest.smallest"] == "M=0 H=32 I=32 E=1 K=1, swiglu"
+    assert finding["difftest.seen"] == "RuntimeError: no kernel image is available"
+    assert Path(finding["difftest.case"]).is_file()
+
+
+def properties(path: str) -> list[dict[str, str]]:
+    """Of each test in a JUnit XML."""
+    tests = ElementTree.parse(path).getroot().iter("testcase")
+    return [{each.attrib["name"]: each.attrib["value"] for each in test.iter("property")} for test in tests]
 
 
 def scenarios(path: str) -> set[str]:
@@ -219,7 +247,10 @@ def test_the_suite_without_its_plugin_says_so(project):
 
 def test_a_case_named_on_the_command_line_is_collected(project, saved_case):
     write_case(saved_case, "ledger/a.case.json")
-    project.runpytest("ledger/a.case.json").assert_outcomes(xfailed=1)
+    project.runpytest("ledger/a.case.json", "--junitxml", "a.xml").assert_outcomes(xfailed=1)
+    (told,) = properties("a.xml")
+    assert told["difftest.status"] == "still diverges"
+    assert told["difftest.bucket"] == saved_case["bucket"]
 
 
 def test_a_folder_of_cases_is_not_collected_unasked(project, saved_case):
