@@ -54,7 +54,7 @@ def told(outcomes: list[Outcome]) -> str:
     return "\n".join([f"{count:4} {' '.join(key)}" for key, count in counts.most_common()] + findings)
 
 
-@pytest.mark.parametrize("inner", ["grouped-mm", "cutlass"])
+@pytest.mark.parametrize("inner", ["oracles.faults.twin:Twin", "cutlass"])
 def test_no_false_alarm(inner: str) -> None:
     capability = promised(inner)
     if inner == "cutlass":
