@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from hypothesis.strategies import SearchStrategy
 from rich.console import Console
 from rich.table import Table
 
@@ -90,31 +91,16 @@ def main() -> None:
 
 def measure(executor: Executor, examples: int, profile: str, seed: int, warm: int) -> Speed:
     """Judge the scenarios of `seed`, after `warm` others."""
-    strategy = scenarios(executor.introduction.capability, profile=profile)
-
-    def each(judge: Engine, shard: int, count: int) -> Counter[Verdict]:
-        verdicts: Counter[Verdict] = Counter()
-        running: deque[Pending] = deque()
-
-        def visit(scenario: Scenario) -> None:
-            running.append(judge.submit(scenario))
-            while len(running) > executor.ahead:
-                verdicts[running.popleft().result().verdict] += 1
-
-        Stream(strategy, base_seed=seed, shard=shard, count=count).each(visit)
-        verdicts.update(pending.result().verdict for pending in running)
-        return verdicts
-
-    each(Engine(executor.candidate, executor=executor), 1, warm)
+    judged(executor, Stream(_strategy(executor, profile), base_seed=seed, shard=1, count=warm))
+    stream = Stream(_strategy(executor, profile), base_seed=seed, shard=0, count=examples)
     drawn: list[Scenario] = []
     start = time.perf_counter()
-    Stream(strategy, base_seed=seed, shard=0, count=examples).each(drawn.append)
+    stream.each(drawn.append)
     draw = time.perf_counter() - start
     executor.spans.clear()
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
-        engine = Engine(executor.candidate, executor=executor, journal=journal)
         start, busy = time.perf_counter(), time.process_time()
-        verdicts = each(engine, 0, examples)
+        verdicts = judged(executor, stream, journal)
         whole, busy = time.perf_counter() - start, time.process_time() - busy
     seconds = {"draw": draw, **executor.spans.seconds}
     asked = sum(seconds[span] for span in ASKED)
@@ -126,6 +112,26 @@ def measure(executor: Executor, examples: int, profile: str, seed: int, warm: in
         driver=1000 * busy / count,
         findings=count - verdicts[Verdict.AGREES] - verdicts[Verdict.UNSUPPORTED],
     )
+
+
+def judged(executor: Executor, stream: Stream, journal: Journal | None = None) -> Counter[Verdict]:
+    """The verdicts on the scenarios of a stream, judged as a campaign does: later ones are handed over meanwhile."""
+    engine = Engine(executor.candidate, executor=executor, journal=journal)
+    verdicts: Counter[Verdict] = Counter()
+    running: deque[Pending] = deque()
+
+    def visit(scenario: Scenario) -> None:
+        running.append(engine.submit(scenario))
+        while len(running) > executor.ahead:
+            verdicts[running.popleft().result().verdict] += 1
+
+    stream.each(visit)
+    verdicts.update(pending.result().verdict for pending in running)
+    return verdicts
+
+
+def _strategy(executor: Executor, profile: str) -> SearchStrategy[Scenario]:
+    return scenarios(executor.introduction.capability, profile=profile)
 
 
 if __name__ == "__main__":
