@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -345,6 +345,7 @@ def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str 
     STILL DIVERGES: the case's own finding is there, or another one. FIXED: candidate and reference agree now.
     ERRORED: the file is damaged, or its oracle cannot be found. NOT APPLICABLE: its oracle is not installed, declares
     the scenario as unsupported, or is of another version or architecture than the case is about; counted only.
+    An open case that still diverges gets the day of it, which `difftest cases` shows.
     """
     files = _case_files(paths)
     preflight.check_required(require)
@@ -366,9 +367,19 @@ def replay_command(paths: tuple[Path, ...], require: tuple[str, ...], json: str 
         emit = _to_all(show, lines, markdown)
         for path in files:
             replays.append(replay(path, executors))
+            _note_sighting(replays[-1])
             emit(CaseReplayed(replay=replays[-1]))
     print_lines(console, ["", describe.replay_counts(replays)], "bold")
     return _written_code(_replay_code(replays), lines, markdown)
+
+
+def _note_sighting(done: Replay) -> None:
+    """Note the day in an open case that was seen again; not in those that come with difftest."""
+    if done.case is None or done.path.resolve().parent == cases.SHIPPED.resolve():
+        return
+    if done.expected and done.status is ReplayStatus.STILL_DIVERGES and done.case.seen != cases.today():
+        with suppress(cases.CaseNotWritten):  # a ledger that cannot be written can be replayed
+            cases.save(done.case.seen_today(), done.path)
 
 
 def _case_files(paths: Sequence[Path]) -> list[Path]:
@@ -400,8 +411,9 @@ def _replay_code(replays: Sequence[Replay]) -> int:
 @click.option("--mark", metavar="STATUS", type=click.Choice([str(status) for status in cases.Status]), help="Set it.")
 @click.option("--upstream", metavar="URL", help="Note the report that was filed about them.")
 def cases_command(paths: tuple[Path, ...], mark: str | None, upstream: str | None) -> int:
-    """List saved cases: status, finding, report upstream. PATH is a case file, or a folder of *.case.json.
+    """List saved cases: status, finding, when it was last seen, report upstream.
 
+    PATH is a case file, or a folder of *.case.json.
     With --mark or --upstream the files are edited, each whole or not at all.
     """
     code = AGREE

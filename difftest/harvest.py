@@ -218,6 +218,7 @@ class Harvest:
             explanation=None if draft.explanation is None else str(draft.explanation),
             found=found,
             sequence=draft.sequence,
+            seen=cases.today(),
         )
         path = draft.path or cases.new_path(self._options.cases, case)
         try:

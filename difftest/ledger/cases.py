@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -23,9 +24,9 @@ from strategies.plain import AnyScenario, InvalidScenario
 from strategies.reading import read
 from strategies.scenario import Scenario
 
-FORMAT_VERSION = 2
-"""Version of the file's form. A reader refuses newer ones. Version 2 has `sequence`; a case without one is written as
-version 1, which older readers know."""
+FORMAT_VERSION = 3
+"""Version of the file's form. A reader refuses newer ones. Version 2 has `sequence`, version 3 `seen`; a case without
+them is written as the version that older readers know."""
 
 _OF_GPUS = ("device", "build")
 """Fields of the environment that a case of a CPU oracle does not have."""
@@ -90,7 +91,8 @@ class Case:
     same bucket. environment: where `outcome` was seen. found: None for a case that no campaign drew. upstream: link
     to the report of an open case. deviation: the name of what the kernel does otherwise, one for all cases of one
     cause. explanation: what the mistake is, in the words of whoever looked into it. sequence: what a new process must
-    run before the scenario, where that alone does not show it.
+    run before the scenario, where that alone does not show it. seen: the day, as 2026-11-30, on which it was last seen;
+    None where nobody noted it.
     Raises `InvalidCase` when the parts do not fit together.
     """
 
@@ -104,6 +106,7 @@ class Case:
     explanation: str | None = None
     found: Found | None = None
     sequence: tuple[Step, ...] = ()
+    seen: str | None = None
 
     def __post_init__(self) -> None:
         if not self.outcome.is_finding:
@@ -114,6 +117,8 @@ class Case:
             )
         if len(self._recordings) > 1:
             raise InvalidCase(f"worst.scenario.capture.digest: must be {self.recording}, that of the outcome")
+        if self.seen is not None and not _is_day(self.seen):
+            raise InvalidCase(f"seen = {self.seen!r:.60}: must be a day, as '2026-11-30'")
         for name, versions in self.applies_to.packages.items():
             try:
                 SpecifierSet(versions)
@@ -145,15 +150,19 @@ class Case:
         """The digest of the recorded call that its scenarios take tensors from; None where they take none."""
         return next(iter(self._recordings), None)
 
+    def seen_today(self) -> Case:
+        """This case, seen again."""
+        return dataclasses.replace(self, seen=today())
+
     def marked(self, status: Status | None, upstream: str | None) -> Case:
         """This case with another status or link; None leaves what is there."""
         return dataclasses.replace(self, status=status or self.status, upstream=upstream or self.upstream)
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file. `bucket` is there for people and for search; a reader checks that it is right."""
-        version = FORMAT_VERSION if self.sequence else 1
+        version = FORMAT_VERSION if self.seen else 2 if self.sequence else 1
         data: dict[str, Any] = {"version": version, "bucket": str(self.bucket), "status": str(self.status)}
-        for name in ("upstream", "deviation", "explanation"):
+        for name in ("upstream", "deviation", "explanation", "seen"):
             if getattr(self, name) is not None:
                 data[name] = getattr(self, name)
         data["applies_to"] = {"packages": dict(self.applies_to.packages), "arch": list(self.applies_to.arch)}
@@ -179,7 +188,7 @@ class Case:
             raise InvalidCase(f"version = {version!r}: must be an integer in [1, {FORMAT_VERSION}]")
         required = ("bucket", "status", "outcome", "worst", "environment")
         optional = ("version", "upstream", "deviation", "explanation", "applies_to", "found")
-        _fields("", top, required, optional if version == 1 else (*optional, "sequence"))
+        _fields("", top, required, optional + ("sequence", "seen")[: version - 1])
         case = cls(
             outcome=_outcome("outcome", top["outcome"]),
             worst=_outcome("worst", top["worst"]),
@@ -191,10 +200,23 @@ class Case:
             explanation=_string("explanation", top["explanation"]) if "explanation" in top else None,
             found=_found(top["found"]) if "found" in top else None,
             sequence=_sequence(top.get("sequence", [])),
+            seen=_string("seen", top["seen"]) if "seen" in top else None,
         )
         if top["bucket"] != str(case.bucket):
             raise InvalidCase(f"bucket = {top['bucket']!r}: must be {str(case.bucket)!r}, that of the outcome")
         return case
+
+
+def today() -> str:
+    """The day by UTC, as 2026-11-30."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def load(path: Path) -> Case:

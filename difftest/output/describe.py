@@ -152,9 +152,12 @@ def replay_counts(replays: Iterable[Replay]) -> str:
 
 
 def case_lines(path: object, case: Case) -> list[str]:
-    """A saved case in a list: status and finding, the scenario, and the report upstream."""
+    """A saved case in a list: status and finding, the scenario, when and where it was seen, the report upstream."""
     lines = [f"{case.status}  {path}", f"      {outcome_line(case.outcome)}", f"      {scenario_line(case.scenario)}"]
-    return [*lines, f"      upstream: {case.upstream or 'not reported'}"]
+    where = case.environment
+    versions = ", ".join(f"{name} {version}" for name, version in where.packages.items())
+    seen = f"{case.seen or 'no day noted'}, with {versions or f'torch {where.torch}'} on {where.arch}"
+    return [*lines, f"      last seen: {seen}", f"      upstream: {case.upstream or 'not reported'}"]
 
 
 def report_lines(folder: object, verdict: str | None, no_script: str) -> list[str]:

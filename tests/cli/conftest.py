@@ -15,6 +15,7 @@ from difftest.cli import main
 
 SCRUBBED = (
     (r"asked          \d+ further scenarios?", "asked          N further scenarios"),
+    (r"last seen: \d{4}-\d\d-\d\d, with .*", "last seen: TODAY, HERE"),
     (r"so in \d+ of \d+ further scenarios", "so in N of N further scenarios"),
     (r"use one of .*, module:attribute", "use one of ORACLES, module:attribute"),
     (r"-[0-9a-f]{8}\.case\.json", "-DIGEST.case.json"),

@@ -50,6 +50,26 @@ def test_cases_are_marked(case, difftest, snapshot):
     assert (str(marked.status), marked.upstream) == ("fixed", "https://example.org/2")
 
 
+def test_a_replay_notes_the_day(case, difftest):
+    path = case("a", "Off", {"seen": "2001-02-03"})
+    assert "last seen: 2001-02-03, with " in difftest("cases", path).out
+    assert difftest("replay", path).code == 0
+    assert cases.load(Path(path)).seen == cases.today()
+    path = case("b", "Off", {"seen": "2001-02-03", "status": "fixed"})
+    assert difftest("replay", path).code == 1
+    assert cases.load(Path(path)).seen == "2001-02-03"
+
+
+def test_a_case_that_cannot_be_written_can_be_replayed(case, difftest, monkeypatch):
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = case("a", "Off", {"seen": "2001-02-03"})
+    monkeypatch.setattr("difftest.ledger.cases.write_whole", full)
+    assert difftest("replay", path).code == 0
+    assert cases.load(Path(path)).seen == "2001-02-03"
+
+
 def test_a_damaged_case_among_others(case, difftest, snapshot):
     case("b", "Off")
     Path("a.case.json").write_text("{")
