@@ -154,6 +154,7 @@ AXES: tuple[Axis, ...] = (
     Axis("tactic", ("default", "given"), lambda s: ("default" if s.execution.tactic is None else "given",)),
     _switch("pdl"),
     _switch("fused_finalize"),
+    Axis("beside", ("nothing", "a busy stream"), lambda s: ("a busy stream" if s.execution.busy else "nothing",)),
     Axis("poison", ("0x00", "other"), lambda s: ("other" if s.execution.poison else "0x00",)),
 )
 
@@ -219,6 +220,8 @@ def _lacks(capability: Capability, value: Value) -> bool:
             return capability.tactics == 0
         case ("pdl" | "fused_finalize") as name, what:
             return what != "None" and not getattr(capability, name)
+        case "beside", "a busy stream":
+            return not capability.busy
     return False
 
 

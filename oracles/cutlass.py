@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from oracles import cutlass_sm90, cutlass_sm120
+from oracles import busy, cutlass_sm90, cutlass_sm120
 from oracles import flashinfer_package as package
 from oracles.cutlass_layouts import swap_halves
 from oracles.cutlass_path import Path
@@ -28,6 +28,11 @@ def _path_here() -> Path:
     """The path of this machine's card; that of SM90 where there is none."""
     major, _ = package.compute_capability() or (9, 0)
     return cutlass_sm120.path(package.version() or package.OLDEST) if major == 12 else cutlass_sm90.PATH
+
+
+def _activations_here() -> frozenset[str]:
+    every = Capability().activations
+    return every if (package.version() or package.LISTS_SITU) >= package.LISTS_SITU else every - {"situ"}
 
 
 class Adapter:
@@ -51,11 +56,13 @@ class Adapter:
             intermediate_multiple=128,
             precisions=frozenset({self.path.precision}),
             output_dtypes=self.path.output_dtypes,
+            activations=_activations_here(),
             modes=frozenset({self._mode}),
             stray_ids=True,
             tactics=package.Tactics.load().count if tactics and self.missing() is None else 0,
             pdl=True,
             fused_finalize=True,
+            busy=True,
         )
 
     def missing(self) -> str | None:
@@ -138,6 +145,7 @@ class Cutlass(Adapter):
 
     def __call__(self, prepared: Prepared) -> torch.Tensor:
         prepared.poison()
+        prepared.surround()
         prepared.launch(prepared.output)
         return prepared.output.to(prepared.problem.hidden_states.device, copy=True)
 
@@ -148,6 +156,7 @@ class Cutlass(Adapter):
     def run_into(self, prepared: Prepared, output: torch.Tensor) -> None:
         """As a call, with the result in the caller's contiguous `output` [M, H], which is not poisoned first."""
         prepared.poison()
+        prepared.surround()
         if output.device == prepared.output.device:
             prepared.launch(output)
         else:
@@ -176,6 +185,11 @@ class Prepared:
         byte = self.problem.scenario.execution.poison
         self.output.view(torch.uint8).fill_(byte)
         self._workspace.fill_(byte)
+
+    def surround(self) -> None:
+        """Give the device work on another stream where the scenario says so; before `launch`, and no part of it."""
+        if self.problem.scenario.execution.busy:
+            busy.on(self.output.device).queue()
 
     def launch(self, output: torch.Tensor) -> None:
         """Compute into `output`, on the current stream."""

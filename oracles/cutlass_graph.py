@@ -76,6 +76,7 @@ class Captured:
         """Poison output and workspace, which is no part of the graph, and replay."""
         assert self._graph is not None  # `write` captured it
         self._call.poison()
+        self._call.surround()
         self._graph.replay()
 
     def _capture(self) -> torch.cuda.CUDAGraph:

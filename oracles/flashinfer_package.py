@@ -23,8 +23,10 @@ from typing import Any
 import torch
 
 INSTALL = "pip install 'difftest[flashinfer]'"
-OLDEST = (0, 6, 18)
+OLDEST = (0, 6, 17)
 """Before it, the SM90 helpers and the caller's workspace have other forms."""
+LISTS_SITU = (0, 6, 18)
+"""The first with `ActivationType.Situ`, and with a runner that tells the tactics."""
 
 
 def module(name: str) -> Any:

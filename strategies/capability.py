@@ -39,7 +39,8 @@ class Capability:
     experts_multiple: the rank's own E is a multiple of it.
     stray_ids: ids that name no expert, other than -1, contribute nothing.
     padding: rows at the end of the batch with garbage in x and every slot masked, even without `masked_slots`.
-    tactics: how many the kernel has. pdl, fused_finalize: whether a scenario may switch them.
+    tactics: how many the kernel has. pdl, fused_finalize: whether a scenario may switch them. busy: whether another
+    stream can work beside the call.
     Raises ValueError, naming the field, for a value that promises nothing sensible.
     """
 
@@ -64,6 +65,7 @@ class Capability:
     tactics: int = 0
     pdl: bool = False
     fused_finalize: bool = False
+    busy: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hidden_multiple", "intermediate_multiple"):
@@ -133,6 +135,8 @@ class Capability:
             yield "a choice of PDL"
         if execution.fused_finalize is not None and not self.fused_finalize:
             yield "a choice of finalize"
+        if execution.busy and not self.busy:
+            yield "a busy stream beside the call"
 
     def union(self, other: Capability) -> Capability:
         """A capability that holds what either promises, and no more than its fields can tell apart."""

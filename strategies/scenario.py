@@ -285,7 +285,8 @@ class Execution:
     padding: rows appended to the batch as serving does, up to a captured size, NaN throughout x. padding_rows: their
     slots are masked and weigh 0, or are routed as further tokens would be.
     tactic: index into the kernel's own list, None for its default. pdl: programmatic dependent launch; fused_finalize:
-    the last sum in the second GEMM's epilogue; None for the kernel's own choice.
+    the last sum in the second GEMM's epilogue; None for the kernel's own choice. busy: another stream of the device
+    works beside each call.
     repeats: calls that must agree bit for bit. poison: the byte that fills output and workspace before each call.
     """
 
@@ -296,6 +297,7 @@ class Execution:
     tactic: int | None = None
     pdl: bool | None = None
     fused_finalize: bool | None = None
+    busy: bool = False
     repeats: int = 1
     poison: int = 0
 
@@ -311,6 +313,7 @@ class Execution:
         for name in ("pdl", "fused_finalize"):
             value = getattr(self, name)
             require(value is None or isinstance(value, bool), f"execution.{name}", value, "true, false or null")
+        require(isinstance(self.busy, bool), "execution.busy", self.busy, "true or false")
         if self.tactic is not None:
             require_int("execution.tactic", self.tactic, 0)
         require_int("execution.repeats", self.repeats, 1)

@@ -54,6 +54,8 @@ def _execution(scenario: Scenario) -> Iterator[Need]:
     for name in ("pdl", "fused_finalize"):
         if getattr(execution, name) is not None:
             yield Need(f"{name} {'on' if getattr(execution, name) else 'off'}", "execution")
+    if execution.busy:
+        yield Need("a busy stream beside", "execution")
     if execution.padding:
         if execution.padding_rows == "masked":
             yield Need("rows that pad the batch", "routing")

@@ -87,7 +87,7 @@ def _less_departure(form: Scenario, scenario: Scenario) -> Iterator[Scenario]:
         "padding": changed(scenario, execution={"padding": 0, "padding_rows": execution.padding_rows}),
         **{
             name: changed(scenario, execution={name: getattr(execution, name)})
-            for name in ("padding_rows", "poison", "tactic", "pdl", "fused_finalize")
+            for name in ("padding_rows", "poison", "tactic", "pdl", "fused_finalize", "busy")
         },
         "biases": changed(scenario, layer={"biases": layer.biases}),
         "moe_tp": changed(scenario, layer={"moe_tp_size": 1, "moe_tp_rank": 0}, shape={"intermediate": local}),

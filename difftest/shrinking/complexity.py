@@ -123,6 +123,7 @@ def _distances(scenario: Scenario) -> dict[str, float]:
         "padding_rows": _position(execution.padding_rows, PaddingRows),
         "pdl": _switch(execution.pdl),
         "fused_finalize": _switch(execution.fused_finalize),
+        "busy": int(execution.busy),
         "tactic": 0 if execution.tactic is None else 1 + execution.tactic,
         "poison": execution.poison,
         _REPEATS: execution.repeats - 1,

@@ -48,7 +48,7 @@ def _with_tactic(execution: Execution, tactic: int | None) -> Execution:
 
 
 def execution_changes(capability: Capability) -> list[tuple[Change, int]]:
-    """(change, weight): repeats, poison bytes, padded batches."""
+    """(change, weight): repeats, poison bytes, padded batches, switches, a stream beside."""
     changes = [(Change("execution", {"repeats": repeats}), weight) for repeats, weight in ((2, 5), (3, 2))]
     # 0xFF is NaN in every float format, 0x7F is near the largest bfloat16.
     changes += [(Change("execution", {"poison": byte}), weight) for byte, weight in ((0xFF, 10), (0x7F, 3), (0x80, 2))]
@@ -59,4 +59,6 @@ def execution_changes(capability: Capability) -> list[tuple[Change, int]]:
     for name in ("pdl", "fused_finalize"):
         if getattr(capability, name):
             changes += [(Change("execution", {name: value}), 2) for value in (False, True)]
+    if capability.busy:
+        changes.append((Change("execution", {"busy": True}), 2))
     return changes

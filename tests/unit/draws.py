@@ -22,6 +22,7 @@ WHOLE = Capability(
     tactics=4,
     pdl=True,
     fused_finalize=True,
+    busy=True,
 )
 """Everything that a scenario can ask for."""
 

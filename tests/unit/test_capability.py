@@ -125,6 +125,7 @@ OBJECTIONS: list[tuple[dict[str, Any], Scenario, str]] = [
     ),
     ({"pdl": False}, Scenario(execution=Execution(pdl=True)), "a choice of PDL"),
     ({"fused_finalize": False}, Scenario(execution=Execution(fused_finalize=False)), "a choice of finalize"),
+    ({"busy": False}, Scenario(execution=Execution(busy=True)), "a busy stream beside the call"),
     ({"tactics": 2}, Scenario(execution=Execution(tactic=2)), "a tactic beyond its 2"),
 ]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from oracles import cutlass_layouts, formats
+from oracles import busy, cutlass_layouts, formats
 from oracles import flashinfer_package as package
 from oracles.base import Oracle, capability_of, missing_of
 from oracles.cutlass import Cutlass
@@ -188,6 +188,21 @@ def test_known_mistakes_are_promised() -> None:
         assert Cutlass().unsupported(scenario) is None
 
 
+def test_situ_is_promised_from_the_version_that_lists_it(installed: Any) -> None:
+    for version, promised in (("0.6.17", False), ("0.6.18", True), ("0.7.0", True)):
+        installed(version)
+        assert ("situ" in Cutlass().capability.activations) is promised
+
+
+def test_another_stream_is_busy_where_the_scenario_says_so(monkeypatch: pytest.MonkeyPatch, call: Any) -> None:
+    queued: list[torch.device] = []
+    monkeypatch.setattr(busy, "on", lambda device: types.SimpleNamespace(queue=lambda: queued.append(device)))
+    call(build(BASE))
+    assert not queued
+    call(build(replace(BASE, execution=Execution(busy=True))))
+    assert queued == [torch.device("cpu")]
+
+
 def test_the_graph_oracle_promises_graphs_only() -> None:
     assert CutlassGraph().unsupported(BASE) == "execution mode eager"
     assert CutlassGraph().unsupported(replace(BASE, execution=Execution(mode="graph", replays=("all", "same")))) is None
@@ -197,8 +212,8 @@ def test_the_graph_oracle_promises_graphs_only() -> None:
 def test_what_is_missing_is_told_in_order(installed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     installed(None)
     assert Cutlass().missing() == f"not installed: {package.INSTALL}"
-    installed("0.6.17")
-    assert Cutlass().missing() == f"flashinfer-python is older than 0.6.18: {package.INSTALL} --upgrade"
+    installed("0.6.16")
+    assert Cutlass().missing() == f"flashinfer-python is older than 0.6.17: {package.INSTALL} --upgrade"
     installed("0.6.18")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert Cutlass().missing() == "no CUDA device"

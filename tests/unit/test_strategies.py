@@ -116,6 +116,7 @@ CAPABILITIES = st.builds(
             "stray_ids",
             "pdl",
             "fused_finalize",
+            "busy",
         )
     },
 )
