@@ -17,7 +17,7 @@ import torch
 from oracles import formats, kinds
 from oracles.ball import BIAS, HARD, SHARP, Ball, exponent_of, finite_kinds, is_set, settle
 from oracles.enclosure import ANY, FINITE, NAN, NEG_INF, POS_INF
-from oracles.numerics import Transcendental
+from oracles.numerics import Float, Transcendental
 from oracles.problem import ActivationParams
 
 _U = 2.0**-24
@@ -38,14 +38,18 @@ def apply(params: ActivationParams, experts: torch.Tensor, gate: Ball, up: Ball,
         return vector[experts].double()[:, None, None]
 
     function: Callable[..., Interval]
+    unrounded: Callable[..., Interval] | None = None
     parameters: dict[str, Any] = {}
     rule: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     match params.kind:
         case "swiglu":
-            function, rule = _swiglu, _swiglu_kinds
+            function, rule = functools.partial(_swiglu, activated=accuracy.activated), _swiglu_kinds
+            unrounded = functools.partial(_swiglu, activated="float32")
         case "swiglu_oai":
             alpha, beta, limit = parameter(params.alpha), parameter(params.beta), parameter(params.limit)
-            function, parameters = _swiglu_oai, {"alpha": alpha, "beta": beta, "limit": limit}
+            function = functools.partial(_swiglu_oai, activated=accuracy.activated)
+            unrounded = functools.partial(_swiglu_oai, activated="float32")
+            parameters = {"alpha": alpha, "beta": beta, "limit": limit}
             rule = functools.partial(_swiglu_oai_kinds, alpha=alpha, limit=limit)
             if accuracy.clamp_nan == "limit":
                 gate, up = _limited(gate, limit, both=False), _limited(up, limit, both=True)
@@ -59,6 +63,22 @@ def apply(params: ActivationParams, experts: torch.Tensor, gate: Ball, up: Ball,
         g = finite_kinds(gate.center) if gate.kinds is None else gate.kinds
         u = finite_kinds(up.center) if up.kinds is None else up.kinds
         out = rule(g, u)
+    result = _ranged(function, parameters, gate, up, accuracy, out)
+    if unrounded is not None and accuracy.activated != "float32":
+        # The bias stays where the ends round to one number (see `oracles.ball.rounded`).
+        result.radius[BIAS] = _ranged(unrounded, parameters, gate, up, accuracy, out).radius[BIAS]
+    return result
+
+
+def _ranged(
+    function: Callable[..., Interval],
+    parameters: dict[str, Any],
+    gate: Ball,
+    up: Ball,
+    accuracy: Transcendental,
+    out: torch.Tensor | None,
+) -> Ball:
+    """The function's value, and its range over the arguments. out: the kinds of the value."""
     g, u = gate.center.clamp(-_HUGE, _HUGE), up.center.clamp(-_HUGE, _HUGE)
     center, _ = function((g, g), (u, u), None, **parameters)
 
@@ -112,8 +132,8 @@ def _limited(x: Ball, limit: torch.Tensor, *, both: bool) -> Ball:
     return Ball(center=center, radius=radius, kinds=out)
 
 
-def _swiglu(gate: Interval, up: Interval, accuracy: Transcendental | None) -> Interval:
-    return _times(_times(gate, _sigmoid(gate, 0, accuracy), accuracy), up, accuracy)
+def _swiglu(gate: Interval, up: Interval, accuracy: Transcendental | None, *, activated: Float) -> Interval:
+    return _times(_activated(_times(gate, _sigmoid(gate, 0, accuracy), accuracy), activated), up, accuracy)
 
 
 def _swiglu_oai(
@@ -124,11 +144,19 @@ def _swiglu_oai(
     alpha: torch.Tensor,
     beta: torch.Tensor,
     limit: torch.Tensor,
+    activated: Float,
 ) -> Interval:
     g = torch.minimum(gate[0], limit), torch.minimum(gate[1], limit)
     u = up[0].clamp(-limit, limit), up[1].clamp(-limit, limit)
-    swish = _times(g, _sigmoid(_scaled(g, alpha), 1, accuracy), accuracy)
+    swish = _activated(_times(g, _sigmoid(_scaled(g, alpha), 1, accuracy), accuracy), activated)
     return _times(swish, _widen((u[0] + beta, u[1] + beta), accuracy), accuracy)
+
+
+def _activated(x: Interval, dtype: Float) -> Interval:
+    """The activated gate, rounded: a monotone function. It is no larger than the gate, and so none overflows."""
+    if dtype == "float32":
+        return x  # each operation rounded to that
+    return formats.round_to(x[0], dtype), formats.round_to(x[1], dtype)
 
 
 def _situ(

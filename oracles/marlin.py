@@ -1,6 +1,7 @@
-"""Marlin's W4A16 MoE with MXFP4 weights: repacking, alignment, GEMMs, activation and sum by the kernels of sglang.
+"""Marlin's W4A16 MoE with MXFP4 weights: repacking, alignment, GEMMs, activation and sum by the kernels of sglang, or
+vLLM's `fused_marlin_moe` (`oracles.marlin_vllm`) where only that is installed, or asked for as `oracles.marlin:vllm`.
 
-They are called directly, in the order and with the arguments of sglang's own layer (0.5.23), in buffers that are the
+sglang's are called directly, in the order and with the arguments of its own layer (0.5.23), in buffers that are the
 caller's and filled with the scenario's poison byte before each call. I is padded with zeros to a multiple of 64. Ids
 are the rank's own, -1 for a masked slot and for another rank's expert. Between the GEMMs run the kernels that sglang
 runs there: its CUDA kernel for SwiGLU, and its Triton kernels for SwiGLU-OAI and SiTU, which know one set of parameters
@@ -12,11 +13,14 @@ as infinity), and a padded I, whose zero weights turn an infinity of x into NaN.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from oracles import marlin_layouts as layouts
+from oracles import marlin_vllm
 from oracles import sglang_package as package
 from oracles.numerics import Accumulator, Numerics, Stripes, Transcendental
 from oracles.problem import Problem
@@ -45,50 +49,66 @@ NUMERICS = Numerics(
 bfloat16 (+ bias) -> times the router weight, in bfloat16 -> sum over the slots in float32."""
 
 
+VLLM_NUMERICS = dataclasses.replace(
+    NUMERICS,
+    activation=Transcendental(
+        exp="fast", divide="fast", tanh_ulps=2.0, clamp_nan="limit", activated="bfloat16", flush_to_zero=True
+    ),
+)
+"""vLLM's kernels around the same GEMMs: the activated gate is rounded before it meets up, and SiTU has CUDA's own tanh.
+The sum over the slots is torch's, or its own."""
+
+Backend = Literal["sglang", "vllm"]
+
+
 class Marlin:
     """Oracle "marlin".
 
     tactics: whether scenarios may choose the rows of a thread block; else they follow from the batch, as in sglang.
+    backend: whose kernels; sglang's, unless only vllm is installed. A fingerprint names its packages.
     """
 
     name = "marlin"
     numerics = NUMERICS
-    packages = ("sglang", "apache-tvm-ffi", "triton")
-    reproduction = "reproductions/marlin.py:marlin"
+    packages: tuple[str, ...] = ("sglang", "apache-tvm-ffi", "triton")
+    reproduction: str | None = "reproductions/marlin.py:marlin"
     reproduction_enter = "oracles.sglang_layers:enter"
     runs_on = "cuda"
 
-    def __init__(self, *, tactics: bool = False) -> None:
+    def __init__(self, *, tactics: bool = False, backend: Backend | None = None) -> None:
+        self.backend = backend or ("vllm" if package.version() is None and marlin_vllm.installed() else "sglang")
+        if self.backend == "vllm":
+            self.numerics, self.packages, self.reproduction = VLLM_NUMERICS, ("vllm",), None
         self.capability = Capability(
             hidden_multiple=128,  # the second GEMM has no tile of 64 columns
             per_expert_activation=False,
-            tactics=len(BLOCKS) if tactics else 0,
+            tactics=len(BLOCKS) if tactics and self.backend == "sglang" else 0,
         )
 
     def missing(self) -> str | None:
         """What the machine lacks, with the command that brings it."""
-        return package.missing()
+        return marlin_vllm.missing() if self.backend == "vllm" else package.missing()
 
     def unsupported(self, scenario: Scenario) -> str | None:
         """What is outside `capability`, in a few words; None otherwise."""
         return self.capability.objection(scenario)
 
-    def prepare(self, problem: Problem) -> Prepared:
+    def prepare(self, problem: Problem) -> AnyPrepared:
         """Convert the weights, on the problem's CUDA device or else the current one."""
         device = _device(problem.hidden_states)
         with _current(device):
-            return Prepared(problem, device)
+            return marlin_vllm.Prepared(problem, device) if self.backend == "vllm" else Prepared(problem, device)
 
-    def __call__(self, prepared: Prepared) -> torch.Tensor:
+    def __call__(self, prepared: AnyPrepared) -> torch.Tensor:
         prepared.poison()
         prepared.launch(prepared.output)
         return prepared.output.to(prepared.problem.hidden_states.device, copy=True)
 
-    def launch(self, prepared: Prepared) -> None:
+    def launch(self, prepared: AnyPrepared) -> None:
         """The kernels' own work of a call, into `prepared.output`."""
         prepared.launch(prepared.output)
 
-    def run_into(self, prepared: Prepared, output: torch.Tensor) -> None:
+    def run_into(self, prepared: AnyPrepared, output: torch.Tensor) -> None:
         """As a call, with the result in the caller's contiguous `output` [M, H], which is not poisoned first."""
         prepared.poison()
         if output.device == prepared.output.device:
@@ -96,6 +116,11 @@ class Marlin:
         else:
             prepared.launch(prepared.output)
             output.copy_(prepared.output)
+
+
+def vllm() -> Marlin:
+    """The oracle on vLLM's kernels: `--candidate oracles.marlin:vllm`."""
+    return Marlin(backend="vllm")
 
 
 def _device(tensor: torch.Tensor) -> torch.device:
@@ -280,6 +305,9 @@ class Prepared:
                 situ(target, source, params["beta"], params["linear_beta"])
             case kind:
                 raise ValueError(f"activation {kind!r}: must be one of swiglu, swiglu_oai, situ")
+
+
+AnyPrepared = Prepared | marlin_vllm.Prepared
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ class Transcendental:
     reciprocal that is an instruction of its own errs by `reciprocal_ulps`, 1 for rcp.approx). tanh: "precise" (a libm,
     `tanh_ulps` ulp) or "two_sigmoid" (2 s - 1, s being the reciprocal of 1 + exp(-2 z): an absolute quantum).
     clamp_nan: what min(NaN, limit) is: torch.clamp keeps the NaN, fminf gives the limit.
+    activated: dtype that the activated gate of SwiGLU and SwiGLU-OAI is rounded to before it is multiplied by up.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal result of any operation become 0. That goes
     for the bias and the final sum too, which are float32 arithmetic like this.
     """
@@ -114,6 +115,7 @@ class Transcendental:
     tanh: Literal["precise", "two_sigmoid"] = "precise"
     tanh_ulps: float = 2.0
     clamp_nan: Literal["keeps", "limit"] = "keeps"
+    activated: Float = "float32"
     flush_to_zero: bool = False
 
 
