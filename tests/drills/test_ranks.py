@@ -54,6 +54,8 @@ def test_a_rank_that_does_not_answer_hangs_and_is_ended():
     outcome = check(of(dying.sleeps), oracle, checks=())
     assert (outcome.verdict, outcome.check, outcome.kind) == (Verdict.HUNG, "process", "timeout")
     assert outcome.detail.endswith("of 2: no answer within 3 s")
+    assert oracle._ranks is not None
+    assert all(gone(one.process.pid) for one in oracle._ranks._processes)
 
 
 _ASKS = f"""
@@ -74,13 +76,4 @@ def test_ranks_end_with_who_asks_them_whatever_they_are_doing():
         time.sleep(0.5)  # until they spin
         os.kill(process.pid, signal.SIGKILL)
     assert len(ranks) == 2
-    assert all(gone(pid) for pid in ranks)
-
-
-def test_no_process_stays_when_the_oracle_is_gone():
-    oracle = ExpertParallel(DYING, 2)
-    check(of(), oracle, checks=())
-    assert oracle._ranks is not None
-    ranks = [one.process.pid for one in oracle._ranks._processes]
-    del oracle
     assert all(gone(pid) for pid in ranks)

@@ -186,12 +186,13 @@ def test_every_order_of_an_all_reduce(ranks: int, dtype: OutputDtype) -> None:
     recipe = RECIPES["bfloat16"]
     summed = Recipe(dataclasses.replace(recipe.numerics, ranks=ranks), recipe.orders)
     tally, orders = Tally(), list(recipe.orders.values())
-    for number, content in enumerate(CONTENTS):
+    part = ranks.bit_length() % 3  # of the contents, a third for each number of ranks
+    for number, content in list(enumerate(CONTENTS))[part::3]:
         made = problem(content, _RANKS, "situ", seed=number)
         made = dataclasses.replace(made, scenario=dataclasses.replace(made.scenario, output_dtype=dtype))
         enclosure = enclose(made, summed.numerics)
         choices = _choices(orders[number % len(orders)], number)
-        for reduces in _REDUCES if number % 3 == 0 else _REDUCES[number % 3 :: 3]:
+        for reduces in _REDUCES:
             tally.add(made, enclosure, summed, dataclasses.replace(choices, reduces=reduces))
     assert tally.hard <= 1
     assert tally.sharp <= 1
