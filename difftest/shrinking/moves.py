@@ -150,16 +150,19 @@ def padding_for_edits(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def slots_for_weights(scenario: Scenario) -> Iterator[Scenario]:
-    """Two slots in the place of what alone makes a router weight unlike 1, that of a row's only slot: a factor, or
-    the integer rule."""
+    """Two slots in the place of what alone makes router weights differ where each row has one slot, which weighs 1: a
+    factor, the integer rule, or a row that pads the batch."""
     experts = max(2, scenario.shape.experts)
     if scenario.shape.top_k > 1 or experts % scenario.parallel.ep_size:
         return
-    shape = {"experts": experts, "top_k": 2}
+    shape, padding = {"experts": experts, "top_k": 2}, scenario.execution.padding
     if scenario.layer.routed_scaling_factor != 1.0:
         yield from changed(scenario, shape=shape, layer={"routed_scaling_factor": 1.0})
     if scenario.values.rule == "integer":
         yield from changed(scenario, shape=shape, values={"rule": "normal"})
+    if padding:
+        rows = {"tokens": scenario.shape.tokens + padding}
+        yield from changed(scenario, shape=shape | rows, execution={"padding": 0})
 
 
 def _grouped(
