@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from oracles.faults import activation, execution, layout, memory, non_finite, numerics, routing
+from oracles.faults import activation, execution, layout, memory, non_finite, numerics, routing, unseen_second
 from oracles.faults.fault import KINDS, REGISTERED, Fault, Kind
 from oracles.faults.sm120 import SM120_FAULTS
 from oracles.faults.twin import Twin
@@ -33,4 +33,5 @@ __all__ = [
     "non_finite",
     "numerics",
     "routing",
+    "unseen_second",
 ]
