@@ -106,10 +106,11 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     # Where the value is decided within the hard radius it is within the sharp one: mostly.
     radius[SHARP] = 0.0
     open_ = radius[HARD].nonzero(as_tuple=True)
-    exactly, low, high = _rounded_ends(ball.center[open_], ball.radius[SHARP][open_], dtype)
-    if flushes:
-        low, high = _with_zero(low, high, tiny)
-    radius[SHARP][open_] = torch.maximum(high - exactly, exactly - low)
+    if len(open_[0]):
+        exactly, low, high = _rounded_ends(ball.center[open_], ball.radius[SHARP][open_], dtype)
+        if flushes:
+            low, high = _with_zero(low, high, tiny)
+        radius[SHARP][open_] = torch.maximum(high - exactly, exactly - low)
     return settle(center, radius, kinds)
 
 

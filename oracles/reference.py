@@ -280,46 +280,56 @@ def _summed(problem: Problem, numerics: Numerics, routes: _Routes, pairs: Ball, 
     are rounded to another dtype are balls of their own.
     """
     tokens, hidden = problem.hidden_states.shape
-    slots = problem.topk_ids.shape[1]
-    device = problem.hidden_states.device
-    token = routes.token[order]
-    counts = torch.bincount(token, minlength=tokens)
-    starts = counts.cumsum(0) - counts
-    center = torch.zeros(tokens, hidden, dtype=torch.float64, device=device)
-    radius = center.new_zeros(2, tokens, hidden)
-    rounding, magnitude = torch.zeros_like(center), torch.zeros_like(center)
-    is_exact = torch.ones_like(center, dtype=torch.bool)
     flush_to_zero = numerics.activation.flush_to_zero
-    smallest = SMALLEST_NORMAL if flush_to_zero else 2.0**-149
-    weights = formats.round_to(routes.weight.double(), numerics.router_weight)
+    weights = formats.round_to(routes.weight.double(), numerics.router_weight)[order].unsqueeze(1)
+    special = pairs.kinds is not None or not bool(weights.isfinite().all())
+    terms = _weighted(pairs, order, weights, special, flush_to_zero=flush_to_zero)
     fused = numerics.weighted == "float32"
-    out = None if pairs.kinds is None and bool(weights.isfinite().all()) else finite_kinds(center)
-    for position in range(int(counts.max()) if tokens else 0):
-        rows = (counts > position).nonzero().squeeze(1)
-        pair = order[starts[rows] + position]
-        term = _weighted(pairs, pair, weights[pair].unsqueeze(1), out is not None, flush_to_zero=flush_to_zero)
-        if not fused:
-            term = rounded(term, numerics.weighted, flush_to_zero=numerics.gemm2.flush_to_zero)
-        product, spread = term.center, term.radius[: SHARP + 1]
-        if term.kinds is not None:
-            out = finite_kinds(center) if out is None else out
-            out[rows] = kinds.combine(kinds.sum_of, out[rows], term.kinds)
-            product = torch.where(term.kinds == FINITE, product, 0.0)
-        center[rows] += product
-        radius[:, rows] += spread
-        magnitude[rows] += product.abs() + spread[HARD]
-        rounding[rows] += _U * (product.abs() * fused + center[rows].abs() * (position > 0))
-        is_exact[rows] &= _is_float32(product, smallest) & _is_float32(center[rows], smallest) & (spread[HARD] == 0)
+    if not fused:
+        terms = rounded(terms, numerics.weighted, flush_to_zero=numerics.gemm2.flush_to_zero)
+    if terms.kinds is not None:
+        finite = torch.where(terms.kinds == FINITE, terms.center, 0.0)
+        terms = Ball(center=finite, radius=terms.radius, kinds=terms.kinds)
+    counts = torch.bincount(routes.token[order], minlength=tokens)
+    slot = torch.arange(max(1, int(counts.max())) if tokens else 1, device=counts.device)
+    place = (counts.cumsum(0) - counts).unsqueeze(1) + slot
+    place = torch.where(slot < counts.unsqueeze(1), place, len(order))  # one beyond the last: nothing is there
+    step = max(1, _CHUNK[counts.device.type] // (len(slot) * hidden))
+    smallest = SMALLEST_NORMAL if flush_to_zero else 2.0**-149
+    sums = [_in_order(terms, part, fused, problem.topk_ids.shape[1], smallest) for part in torch.split(place, step)]
+    return rounded(_joined(sums), problem.scenario.output_dtype, flush_to_zero=flush_to_zero)
+
+
+def _in_order(terms: Ball, place: torch.Tensor, fused: bool, slots: int, smallest: float) -> Ball:
+    """The sums [T, H] of `terms` [P, H], those of token t at place[t] [S], in order; at P there is nothing.
+
+    smallest: float32 number that is not flushed.
+    """
+
+    def of(values: torch.Tensor) -> torch.Tensor:
+        return torch.cat((values, values.new_zeros(1, values.shape[1])))[place]
+
+    product = of(terms.center)
+    partial = product.cumsum(1)
+    spread = torch.stack((of(terms.radius[HARD]), of(terms.radius[SHARP])))
+    radius, size = spread.sum(2), product.abs()
+    is_exact = _is_float32(product, smallest) & _is_float32(partial, smallest) & (spread[HARD] == 0)
+    adds = (place < len(terms.center)).double()
+    adds[:, 0] = 0.0
+    rounding = _U * ((size.sum(1) if fused else 0.0) + (partial.abs() * adds.unsqueeze(2)).sum(1))
     # Each rounding is relative to a sum that is itself off by what is inherited, and by the roundings before.
     inexact = radius * (1 + 4 * slots * _U) + 2 * rounding + 2 * slots * smallest
-    radius = torch.where(is_exact, 0.0, inexact)
-    over = magnitude * (1 + 4 * slots * _U) > formats.MAX_FINITE["float32"]
-    if bool(over.any()):
+    over = (size.sum(1) + radius[HARD]) * (1 + 4 * slots * _U)
+    center, out = partial[:, -1] + 0.0, None  # a sum that begins with 0 is never -0
+    if terms.kinds is not None:
+        own = of(terms.kinds - FINITE) + FINITE
+        out = functools.reduce(functools.partial(kinds.combine, kinds.sum_of), own.unbind(1), finite_kinds(center))
+    if not formats.within(over, formats.MAX_FINITE["float32"]):
         out = finite_kinds(center) if out is None else out
         # What overflows is an infinity of its own sign: it may meet one of the other that is certain.
-        out = torch.where(over & (out != NAN), ANY, out)
-    total = Ball(center=center, radius=torch.cat((radius, torch.zeros_like(radius[:1]))), kinds=out)
-    return rounded(total, problem.scenario.output_dtype, flush_to_zero=flush_to_zero)
+        out = torch.where((over > formats.MAX_FINITE["float32"]) & (out != NAN), ANY, out)
+    radius = torch.where(is_exact.all(1), 0.0, inexact)
+    return Ball(center=center, radius=torch.cat((radius, torch.zeros_like(radius[:1]))), kinds=out)
 
 
 def _weighted(pairs: Ball, pair: torch.Tensor, weight: torch.Tensor, special: bool, *, flush_to_zero: bool) -> Ball:
