@@ -178,7 +178,7 @@ class _Maker:
         """uint8 [E, N, K/2]."""
         if self.values.rule == "index":
             place = rows // 2 * 5 + rows % 2 * 9 + self._arange(columns.start, columns.stop) * 7
-            return formats.pack(((experts * 3 + place) % 16).to(torch.uint8))
+            return formats.pack(((experts * 3 % 16).to(torch.uint8) + (place % 16).to(torch.uint8)) & 15)
         # A hash is the 16 codes of eight bytes, the least significant first on every device that torch runs on.
         words = self._arange(columns.start // 16, columns.stop // 16)
         packed = hashing.hashed(self._key(name), words, rows, experts).view(torch.uint8)
@@ -187,16 +187,19 @@ class _Maker:
         # Chosen so that both GEMMs and the final sum are exact in float32 in any order, and so that every output is
         # demanded to the bit. With six ones in a row of x, gates are integers in [0, 12] and up in [-12, 12] (a bias
         # adds 3): below 256 their product is a bfloat16, so that where the sigmoid is 1 to the last place no activation
-        # sits on a tie. One code in eight of w2 is not 0.
-        nibble = formats.unpack(packed)
-        size = torch.where(nibble % 2 == 0, 2, 4).to(torch.uint8)  # the E2M1 codes of 1 and 2
+        # sits on a tie. One code in eight of w2 is not 0. A byte is looked up as a whole.
+        nibble = formats.unpack(torch.arange(256, dtype=torch.uint8, device=self.device)[:, None])
+        size = torch.where(nibble % 2 == 0, 2, 4)  # the E2M1 codes of 1 and 2
         if name == "w13":
-            negative = (rows % 2 == 1) & (nibble & 2 != 0)  # of up rows
-            codes = torch.where(nibble < 8, size | (negative * 8), 0)
+            gate = torch.where(nibble < 8, size, 0)
+            up = torch.where(nibble < 8, size | (nibble & 2) << 2, 0)  # of either sign
+            chosen = rows % 2 * 256 + packed.long()
         else:
-            size = (2 + self._arange(len(columns)) % 2 * 2).to(torch.uint8)
-            codes = torch.where(nibble & 7 == 0, size | (nibble & 8), 0)
-        return formats.pack(codes.to(torch.uint8))
+            size = 2 + self._arange(2) * 2
+            gate = up = torch.where(nibble & 7 == 0, size | (nibble & 8), 0)
+            chosen = packed.long()
+        table = formats.pack(torch.cat((gate, up)).to(torch.uint8)).squeeze(1)
+        return table.index_select(0, chosen.flatten()).view(packed.shape)
 
     def biases(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         scenario = self.scenario
