@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,33 +45,39 @@ from strategies.plain import AnyScenario
 from strategies.router_capability import RouterCapability
 from strategies.scenario import Scenario
 
+Elsewhere = Callable[[Callable[[Summary], None]], None]
+"""Runs all shards in other processes, and hands the summary of each over as it comes."""
+
 
 def run(
     options: Options,
     emit: Handler,
-    shards: Iterable[int] | None = None,
     *,
     known: Sequence[Path] | None = None,
     executors: Executors | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Summary:
-    """Run a campaign in this process: replay the ledger, draw and judge every scenario, then shrink new buckets.
+    """Run a campaign: replay the ledger, draw and judge every scenario, then shrink new buckets.
 
-    shards: those to run, by default all that have work. known, executors: see `run_shard`. Each event goes to `emit` as
-    it happens.
-    Raises `OracleNotFound` for a spec that names none, before anything runs. A KeyboardInterrupt goes on to the caller
-    after the event `RunInterrupted`.
+    known, executors: see `run_shard`. elsewhere: runs the shards instead of this process, after the ledger. Each event
+    goes to `emit` as it happens.
+    Raises `OracleNotFound` for a spec that names none, before anything runs. A KeyboardInterrupt, and a `WorkerFailed`,
+    go on to the caller after the event `RunInterrupted`.
     """
     with _campaign(options, emit, Claims(), known, executors) as campaign:
-        chosen = list(range(shards_of(options.examples)) if shards is None else shards)
+        shards = range(shards_of(options.examples))
 
         def work() -> None:
             campaign.replay_ledger()
             campaign.recover()
-            for shard in chosen:
-                campaign.generate(shard)
+            if elsewhere is None:
+                for shard in shards:
+                    campaign.generate(shard)
             campaign.shrink()
+            if elsewhere is not None:
+                elsewhere(campaign.add)
 
-        return campaign.report(work, shards=chosen)
+        return campaign.report(work, shards=shards)
 
 
 def judge(options: Options, scenario: AnyScenario, emit: Handler) -> Summary:
@@ -94,16 +100,22 @@ def run_shard(
     claims: Claims | None = None,
     known: Sequence[Path] | None = None,
     executors: Executors | None = None,
+    *,
+    recovers: bool = True,
 ) -> Summary:
     """Run one shard, as a part of a campaign that several processes share; the summaries of all shards add up.
 
     claims: on a folder of this campaign that the processes share, so that a bucket is shrunk by one of them.
     known: the ledger's case files; by default all in its folder, those that other shards have just saved included.
-    executors: that stay warm for the next shard; by default new ones.
+    executors: that stay warm for the next shard; by default new ones. recovers: takes in the case that an earlier
+    process did not survive; False where whoever ran it runs its whole shard again.
     Raises `OracleNotFound` for a spec that names none.
     """
     with _campaign(options, emit, claims or Claims(), known, executors) as campaign:
-        campaign.recover()
+        if recovers:
+            campaign.recover()
+        else:
+            campaign.beware()
         campaign.generate(shard)
         campaign.shrink()
         return campaign.summary()
@@ -149,9 +161,10 @@ def journal_folder(options: Options) -> Path:
     return Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / digest
 
 
-def executors_for(options: Options, drivers: int | None = None) -> Executors:
-    """Where the cases of a campaign run. drivers: processes like this one, which share the machine's devices."""
-    return Executors(options.candidates, Isolation.of(options, drivers))
+def executors_for(options: Options, drivers: int | None = None, lost: Path | None = None) -> Executors:
+    """Where the cases of a campaign run. drivers: processes like this one, which share the machine's devices. lost: see
+    `Isolation`."""
+    return Executors(options.candidates, Isolation.of(options, drivers, lost))
 
 
 @contextlib.contextmanager
@@ -245,6 +258,7 @@ class _Campaign:
         self._verdicts: dict[str, Counter[Verdict]] = {spec: Counter() for spec in self.judges}
         self._unsupported: dict[str, Counter[str]] = {spec: Counter() for spec in self.judges}
         self._one_offs = 0
+        self._parts = Summary()
         self._replays: Counter[str] = Counter()
         self._ledger_failures: list[str] = []
 
@@ -333,7 +347,7 @@ class _Campaign:
         )
         try:
             work()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, WorkerFailed):  # the user's, or no process can run a candidate any more
             self.harvest.end_unshrunk()
             self._emit(events.RunInterrupted(summary=self.summary()))
             raise
@@ -375,8 +389,16 @@ class _Campaign:
         """Shrink the new buckets."""
         self.harvest.shrink(self.judges, self._stream)
 
+    def add(self, part: Summary) -> None:
+        """Take in what came of shards that others ran."""
+        self._parts += part
+
     def summary(self) -> Summary:
         """What came of it so far."""
+        own = self._own_summary()
+        return dataclasses.replace((own + self._parts).folded(), seconds=own.seconds)
+
+    def _own_summary(self) -> Summary:
         return Summary(
             scenarios=self._scenarios,
             verdicts=self._verdicts,
@@ -391,6 +413,7 @@ class _Campaign:
             coverage=Coverage() if self._tally is None else self._tally.coverage,
             missing=self.missing,
             required=tuple(spec for spec in self._options.require if spec in self.missing),
+            lost_devices=self._executors.lost_devices(),
             seconds=time.monotonic() - self._started,
         )
 

@@ -23,7 +23,7 @@ from difftest.gate.target import TARGETS
 from difftest.isolation.environment import WorkerFailed
 from difftest.ledger import cases
 from difftest.ledger.replay import Replay, ReplayStatus, replay
-from difftest.options import OPTIONS, REFERENCE, InvalidOption, Options
+from difftest.options import OPTIONS, REFERENCE, InvalidOption, Options, processes_of, shards_of
 from difftest.output import describe
 from difftest.output.events import CaseExplained, CaseReplayed, Event, Handler
 from difftest.output.jsonl import JsonLines
@@ -147,6 +147,13 @@ def difftest() -> None:
 
 @difftest.command(epilog=RUN_EXIT_CODES)
 @_options(*(spec.name for spec in OPTIONS))
+@click.option(
+    "-n",
+    "processes",
+    metavar="N",
+    default="1",
+    help="Processes that share the campaign out; auto: one for each GPU, where no candidate needs one for each core.",
+)
 @click.option("--shard", metavar="K/N", help="Run the K-th of N parts alone; `difftest merge` joins their results.")
 @click.option(
     "--result",
@@ -154,17 +161,24 @@ def difftest() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where --shard writes its result, its cases in a folder beside it. [default: shard-K-of-N.json]",
 )
-def run(shard: str | None, result: Path | None, **given: Any) -> int:
+def run(processes: str, shard: str | None, result: Path | None, **given: Any) -> int:
     """Draw scenarios, compare every candidate with the reference, shrink and save what diverges."""
     options = Options.parse(given)
+    count = processes_of(processes)
     if shard is not None:
+        if count != 1:
+            raise click.UsageError(f"-n {processes}: a part of a campaign is one process; give each its own --shard")
         return _run_part(options, Part.parse(shard), given["seed"] is not None, result)
     if result is not None:
         raise click.UsageError(f"--result {result}: is for a part of a campaign; name it with --shard K/N")
     preflight.check(options)
     from difftest import campaign  # imports torch
+    from difftest.scale import processes as several
 
-    return _reported(options, lambda emit: campaign.run(options, emit))
+    count = min(count or several.most_useful(options), shards_of(options.examples))
+    if count == 1:
+        return _reported(options, lambda emit: campaign.run(options, emit))
+    return _reported(options, lambda emit: several.run(options, emit, count))
 
 
 def _run_part(options: Options, part: Part, seeded: bool, result: Path | None) -> int:
@@ -243,11 +257,11 @@ def campaign_command(store: str, hours: float | None, address: str | None, gpus:
     stored = Stored(Store(store))
     options = Options.parse(given_or_stored(given, stored.options()))
     preflight.check(options, elsewhere=True)
-    from difftest.scale import cluster  # imports ray and torch
+    from difftest.scale import cluster, processes  # import ray and torch
 
     until = None if hours is None else time.monotonic() + 3600 * hours
     if gpus is None:
-        gpus = cluster.GPUS if cluster.needs_gpu(options) else 0.0
+        gpus = cluster.GPUS if processes.on_a_gpu(options) else 0.0
     budget = cluster.Budget(until=until, gpus=gpus)
     try:
         stored.start(options)

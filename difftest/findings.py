@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -111,7 +111,7 @@ class Summary:
     by open case of the ledger that explains them (its file name). elsewhere: scenarios by bucket (its slug) that
     another shard reports. replays: cases by their replay's status. ledger_failures: one line for each replayed case
     that is not as the ledger says. missing: candidates that cannot run here and why. required: those of them that
-    --require names.
+    --require names. lost_devices: those that were taken out on the way, by UUID, and why.
     """
 
     scenarios: int = 0
@@ -127,6 +127,7 @@ class Summary:
     coverage: Coverage = field(default_factory=Coverage)
     missing: Mapping[str, str] = field(default_factory=dict)
     required: tuple[str, ...] = ()
+    lost_devices: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     def __add__(self, other: Summary) -> Summary:
@@ -144,8 +145,15 @@ class Summary:
             coverage=self.coverage + other.coverage,
             missing={**self.missing, **other.missing},
             required=tuple(dict.fromkeys(self.required + other.required)),
+            lost_devices={**self.lost_devices, **other.lost_devices},
             seconds=self.seconds + other.seconds,
         )
+
+    def folded(self) -> Summary:
+        """With the scenarios that another shard reports (`elsewhere`) counted at that finding, where it is here too."""
+        rest = Counter(self.elsewhere)
+        findings = [replace(one, seen=one.seen + rest.pop(str(one.bucket), 0)) for one in self.findings]
+        return replace(self, findings=tuple(findings), elsewhere=rest)
 
     @property
     def exit_code(self) -> int:
@@ -169,6 +177,7 @@ class Summary:
             "coverage": self.coverage.to_json(),
             "missing": dict(self.missing),
             "required": list(self.required),
+            "lost_devices": dict(self.lost_devices),
             "seconds": self.seconds,
         }
 
@@ -189,6 +198,7 @@ class Summary:
             coverage=Coverage.from_json(data["coverage"]),
             missing=data["missing"],
             required=tuple(data["required"]),
+            lost_devices=data["lost_devices"],
             seconds=data["seconds"],
         )
 

@@ -312,6 +312,16 @@ class Options:
         return cls(**{**data, **paths, **sequences})
 
 
+def processes_of(text: str) -> int | None:
+    """The value of `-n`: an integer >= 1, or None for auto. Raises `InvalidOption`."""
+    if text == "auto":
+        return None
+    try:
+        return integer("-n", text, 1)
+    except InvalidOption:
+        raise InvalidOption(f"-n {text}: must be an integer >= 1, or auto") from None
+
+
 def fresh_seed() -> int:
     """A base seed from the operating system."""
     return random.SystemRandom().randrange(SEED_LIMIT)

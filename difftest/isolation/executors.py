@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -12,13 +16,14 @@ import torch
 from difftest.engine import Executor
 from difftest.isolation import environment
 from difftest.isolation.inside import Setup
+from difftest.isolation.lease import taken_out
 from difftest.isolation.worker import Workers
 from difftest.judging.trial import InProcess
 from difftest.options import TIMEOUT, Options
 from oracles import base
 
 MOST_WORKERS = 16
-"""Processes of a candidate that are started unless the user asks for more."""
+"""Processes of a candidate for each device, or without one, that are started unless the user asks for more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +32,8 @@ class Isolation:
 
     all: every one of them is. device: where tensors are made and the reference computes, "cpu" or "cuda"; None for
     where the candidate runs, but for small scenarios. timeout: seconds for a case. workers: processes for each
-    candidate. drivers: processes like this one in the run, which share the devices.
+    candidate. drivers: processes like this one in the run, which share the devices. lost: a folder in which they note
+    the devices that no longer work; None for one of this process alone.
     """
 
     all: bool = False
@@ -35,22 +41,24 @@ class Isolation:
     timeout: float = TIMEOUT
     workers: int = 1
     drivers: int = 1
+    lost: Path | None = None
 
     @classmethod
-    def of(cls, options: Options, drivers: int | None = None) -> Self:
+    def of(cls, options: Options, drivers: int | None = None, lost: Path | None = None) -> Self:
         """As the user asks for it. drivers: by default pytest-xdist's.
 
         A worker takes a core for the reference of small scenarios, and its kernel leaves the device mostly idle; a
         driver takes one to draw them.
         """
         drivers = drivers or int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        cores = os.cpu_count() or 1
+        cores, devices = os.cpu_count() or 1, max(1, torch.cuda.device_count())
         return cls(
             all=options.isolate,
             device=options.device,
             timeout=options.timeout,
-            workers=options.workers or max(1, min(MOST_WORKERS, cores - drivers) // drivers),
+            workers=options.workers or max(1, min(MOST_WORKERS * devices, cores - drivers) // drivers),
             drivers=drivers,
+            lost=lost,
         )
 
 
@@ -64,6 +72,11 @@ def needs_gpu(candidate: str, device: str | None = None) -> bool:
     return wanted and torch.cuda.device_count() > 0
 
 
+def _own_folder() -> Path:
+    """A name that nobody else has; there is no folder before a device is lost."""
+    return Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / "lost" / f"{os.getpid()}-{time.time_ns()}"
+
+
 class Executors:
     """The executors of a process: each made when it is first asked for, warm until `close`.
 
@@ -75,6 +88,7 @@ class Executors:
         """candidates: all that are going to be asked for, which may have to share devices."""
         self._candidates = tuple(candidates)
         self._isolation = isolation or Isolation()
+        self._lost = self._isolation.lost or _own_folder()
         self._crashing: set[str] = set()
         self._made: dict[tuple[str, str], Executor] = {}
 
@@ -100,6 +114,7 @@ class Executors:
             reference=reference,
             device=how.device,
             sharers=isolated * how.workers * how.drivers,
+            lost=self._lost,
             variables=dict(place.variables),
             build=dict(place.build),
         )
@@ -122,11 +137,17 @@ class Executors:
         for key in [key for key in self._made if key[0] in new]:
             self._made.pop(key).close()
 
+    def lost_devices(self) -> dict[str, str]:
+        """Why each device that the run has taken out does not work, by its UUID."""
+        return taken_out(self._lost)
+
     def close(self) -> None:
         """End all processes."""
         for executor in self._made.values():
             executor.close()
         self._made.clear()
+        if self._isolation.lost is None:
+            shutil.rmtree(self._lost, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

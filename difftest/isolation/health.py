@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 
 import torch
 
 _NAMES = {"assert": "device assert"}
+
+
+PROBE_SECONDS = 120.0
+"""For a process that has just started to make a context on a device and use it, with others that do the same."""
+
+
+def unusable(device: int) -> str | None:
+    """Why a process that has just started cannot use the CUDA device, in one line; None when it can. A device whose
+    memory is taken works."""
+    told: list[str | None] = []
+
+    def probe() -> None:
+        try:
+            works = torch.ones(1, device=f"cuda:{device}").add_(1).item() == 2
+            torch.cuda.synchronize(device)
+            told.append(None if works else "1 + 1 is not 2 on it")
+        except torch.OutOfMemoryError:
+            told.append(None)
+        except RuntimeError as error:
+            line = str(error).splitlines()[0]
+            told.append(None if "out of memory" in line else line)
+
+    thread = threading.Thread(target=probe, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    return told[0] if told else f"no answer within {PROBE_SECONDS:g} s"
 
 
 def sticky_error(device: int) -> str | None:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from difftest.isolation.environment import WorkerFailed
 from difftest.judging.outcome import Outcome, Verdict
 from strategies.plain import AnyScenario
 from strategies.scenario import Scenario
@@ -40,7 +41,8 @@ class Setup:
     """What a process needs to know. candidate: in the process's environment. name: as the user gave it.
 
     device: "cpu" or "cuda", None for where the candidate itself runs. sharers: processes of this run that share the
-    machine's devices, at most. variables, build: of the environment.
+    machine's devices, at most. lost: where the run notes devices that were taken out. variables, build: of the
+    environment.
     """
 
     candidate: str
@@ -48,6 +50,7 @@ class Setup:
     reference: str
     device: str | None = None
     sharers: int = 1
+    lost: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     build: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,6 +63,10 @@ class Answer:
     pid: int
     seconds: Mapping[str, float]
     tally: Mapping[tuple[str, str], int]
+
+
+class _DeviceLost(Exception):
+    """The device that the process was to use does not work: the next process finds another one."""
 
 
 class _Inside:
@@ -75,7 +82,7 @@ class _Inside:
         kind = setup.device or base.runs_on(oracle)
         self._lease: Lease | None = None
         if "cuda" in (kind, base.runs_on(oracle)) and torch.cuda.is_available():
-            self._lease = self._share_of_a_device(setup.sharers)
+            self._lease = self._share_of_a_device(setup)
         index = "" if self._lease is None else f":{self._lease.index}"
         self.device: torch.device = torch.device(f"cuda{index}" if kind == "cuda" else "cpu")
         self.oracle = oracle
@@ -86,15 +93,21 @@ class _Inside:
         )
         self.sick = False
 
-    def _share_of_a_device(self, sharers: int) -> Lease:
+    def _share_of_a_device(self, setup: Setup) -> Lease:
+        """Raises `_DeviceLost` when the device does not work; no process of the run takes it again then. What a case
+        broke is gone with its process, so that this is the device's own failure."""
         import torch
 
-        from difftest.isolation import lease
+        from difftest.isolation import health, lease
 
-        taken = lease.take()
+        taken = lease.take(lost=setup.lost)
+        reason = health.unusable(taken.index) if setup.lost is not None else None
+        if setup.lost is not None and reason is not None:
+            lease.take_out(setup.lost, taken.device, reason)
+            raise _DeviceLost(reason)
         torch.cuda.set_device(taken.index)
         total = torch.cuda.get_device_properties(taken.index).total_memory
-        per_device = -(-sharers // torch.cuda.device_count())
+        per_device = -(-setup.sharers // (torch.cuda.device_count() - len(lease.taken_out(setup.lost))))
         torch.cuda.set_per_process_memory_fraction(lease.memory_fraction(total, per_device), taken.index)
         return taken
 
@@ -165,6 +178,8 @@ def enter(setup: Setup) -> None:
     os.environ.update(setup.variables)
     try:
         _inside = _Inside(setup)
+    except _DeviceLost as error:
+        _inside = error
     except BaseException as error:
         _inside = _sendable(error)
 
@@ -173,6 +188,8 @@ def _sendable(error: BaseException) -> Exception:
     """`error`, or one line that tells of it where only its own packages could read it."""
     from oracles.base import OracleNotFound
 
+    if isinstance(error, WorkerFailed):
+        return WorkerFailed(str(error))
     line = " ".join(str(error).split())
     return (
         OracleNotFound(line) if isinstance(error, OracleNotFound) else RuntimeError(f"{type(error).__name__}: {line}")
@@ -180,25 +197,22 @@ def _sendable(error: BaseException) -> Exception:
 
 
 def hello() -> Introduction:
-    """What the candidate says of itself here. Raises `OracleNotFound`, or RuntimeError when its code fails."""
-    if isinstance(_inside, Exception):
-        raise _inside
+    """What the candidate says of itself here. Raises `OracleNotFound`, `WorkerFailed` when no device is left, or
+    RuntimeError when its code fails."""
+    ready = _ready()
     from difftest.isolation.introduction import introduce
 
     try:
-        return introduce(_inside.oracle, _inside.process.candidate, str(_inside.device), _inside.build)
+        return introduce(ready.oracle, ready.process.candidate, str(ready.device), ready.build)
     except BaseException as error:
         raise _sendable(error) from None
 
 
 def run(scenario: AnyScenario, checks: Collection[str]) -> Answer:
     """Run one case. The process ends instead, before it has begun, when the one before it broke something."""
-    if isinstance(_inside, Exception):
-        raise _inside
-    if _inside.sick:
-        retire()
-    outcome = _inside.run(scenario, checks)
-    process = _inside.process
+    ready = _ready()
+    outcome = ready.run(scenario, checks)
+    process = ready.process
     answer = Answer(outcome=outcome, pid=os.getpid(), seconds=dict(process.spans.seconds), tally=dict(process.tally))
     process.spans.clear()
     process.tally.clear()
@@ -231,14 +245,20 @@ def time_call(scenario: Scenario) -> Timing:
 
 
 def _process() -> InProcess:
+    return _ready().process
+
+
+def _ready() -> _Inside:
+    if isinstance(_inside, _DeviceLost):
+        retire()
     if isinstance(_inside, Exception):
         raise _inside
     if _inside.sick:
         retire()
-    return _inside.process
+    return _inside
 
 
-def retire() -> None:
+def retire() -> NoReturn:
     """End the process, so that the next task finds a new one."""
     time.sleep(_ACKNOWLEDGED)
     os._exit(RETIRED)

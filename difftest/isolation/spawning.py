@@ -54,8 +54,8 @@ class Process(multiprocessing.context.SpawnProcess):
 
 
 class Context(multiprocessing.context.SpawnContext):
-    """`multiprocessing.get_context("spawn")`, whose processes run in `environment`."""
+    """`multiprocessing.get_context("spawn")`, whose processes run in `environment`. kind: of them."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, kind: type[Process] = Process) -> None:
         super().__init__()
-        self.Process = functools.partial(Process, environment)  # type: ignore[assignment,misc]
+        self.Process = functools.partial(kind, environment)  # type: ignore[assignment,misc]

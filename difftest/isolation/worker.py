@@ -47,6 +47,9 @@ AHEAD = 16
 """Cases for each process that may be handed over before the outcome of the first of them is taken. They are taken in
 order: one that is 50 times as long as most must not let the other processes run dry."""
 
+_ASKED = 4
+"""Processes that are asked one thing: one that does not trust itself ends, and then those whose devices are lost."""
+
 _SIGHTINGS = 8
 """Findings of one bucket of which the earlier cases are kept."""
 
@@ -119,6 +122,8 @@ class Worker:
         except TimeoutError:
             raise WorkerFailed(f"{who} does not start within {START_SECONDS:g} s") from None
         except pebble.ProcessExpired as death:
+            if death.exitcode == RETIRED:  # its device was taken out; the next process looks for another one
+                return self.introduce()
             raise WorkerFailed(f"{who} ends at its start ({how_it_ended(death.exitcode)})") from None
         except BrokenProcessPool:
             raise WorkerFailed(f"{who} ends at its start") from None
@@ -135,7 +140,7 @@ class Worker:
     def ask(self, function: Callable[..., _T], *arguments: Any) -> _T | None:
         """The answer of a further function of `inside`; None when the process does not survive it."""
         self._prepare()
-        for _ in range(2):
+        for _ in range(_ASKED):
             try:
                 return self._waited(self._pool.schedule(function, args=arguments, timeout=START_SECONDS))
             except TimeoutError:

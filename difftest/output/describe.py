@@ -303,6 +303,10 @@ def summary_lines(summary: Summary, options: Options) -> list[str]:
     lines += ledger_lines(summary)
     lines += missing_lines(summary.missing)
     lines += [f"required and missing: {name}" for name in summary.required]
+    lines += [
+        f"device {device} was taken out, others did its work: {reason}"
+        for device, reason in summary.lost_devices.items()
+    ]
     again = f"again with: {options.command()}"
     return [*lines, f"seed: {options.seed} ({again})" if options.imported is None else again]
 

@@ -17,6 +17,6 @@ def executors_of(item: pytest.Item) -> Executors:
     if _KEY not in config.stash:
         session = session_of(config)
         assert session is not None  # nothing of difftest runs without one
-        executors = config.stash[_KEY] = executors_for(session.options)
+        executors = config.stash[_KEY] = executors_for(session.options, lost=session.claims / "devices")
         config.add_cleanup(executors.close)
     return config.stash[_KEY]

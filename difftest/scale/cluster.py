@@ -25,7 +25,6 @@ import ray
 import ray.exceptions
 
 from difftest.findings import Summary
-from difftest.isolation import environment
 from difftest.isolation.environment import WorkerFailed
 from difftest.options import Options, shards_of
 from difftest.output.events import Handler, ResultCame, RunFinished, RunInterrupted, RunStarted, ShardLost
@@ -35,7 +34,6 @@ from difftest.scale.part import words
 from difftest.scale.result import InvalidResult, Result
 from difftest.scale.store import Store
 from difftest.scale.stored import Stored
-from oracles import base
 
 TRIES = 4
 """Of a shard, before the campaign ends without it."""
@@ -54,17 +52,6 @@ class Budget:
 
     until: float | None = None
     gpus: float = 0.0
-
-
-def needs_gpu(options: Options) -> bool:
-    """Whether a candidate runs on a GPU, as far as this machine, which may have none, can tell."""
-    if options.device == "cuda":
-        return True
-    for spec in options.candidates:
-        with contextlib.suppress(base.OracleNotFound):
-            if base.runs_on(base.find(environment.split(spec)[0])) == "cuda":
-                return True
-    return False
 
 
 def connect(address: str | None) -> None:

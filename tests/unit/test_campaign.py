@@ -12,6 +12,7 @@ from pathlib import Path
 
 import candidates
 import pytest
+from findings import diverges
 
 import oracles
 from difftest import campaign
@@ -196,6 +197,15 @@ def test_a_bucket_is_shrunk_by_the_process_that_claims_it(options, tmp_path):
     assert sum(part.elsewhere.total() for part in parts) + finders[0].findings[0].seen == sum(
         part.verdicts[spec("Rejects")][Verdict.REJECTED] for part in parts
     )
+
+
+def test_who_comes_again_has_its_claims(tmp_path):
+    """A shard whose process died is run by another one."""
+    bucket = diverges().bucket
+    assert Claims(tmp_path, "3").take(bucket)
+    assert not Claims(tmp_path, "4").take(bucket)
+    assert not Claims(tmp_path).take(bucket)
+    assert Claims(tmp_path, "3").take(bucket)
 
 
 def test_a_folder_that_cannot_be_written_loses_nothing(options, tmp_path):

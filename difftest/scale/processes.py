@@ -1,0 +1,171 @@
+"""`difftest run -n N`: the shards of a campaign on processes of this machine, which share its devices.
+
+Each process runs one shard after the other, its candidates warm. The devices are leased by the workers in them
+(`difftest.isolation.lease`); a process that dies is replaced, and its shard begins anew.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pebble
+import torch
+
+from difftest import campaign
+from difftest.findings import Summary
+from difftest.isolation import environment
+from difftest.isolation.environment import Environment, WorkerFailed
+from difftest.isolation.executors import Executors
+from difftest.isolation.spawning import Context, Process
+from difftest.isolation.worker import how_it_ended
+from difftest.ledger import cases
+from difftest.ledger.claims import Claims
+from difftest.options import Options, shards_of
+from difftest.output.events import Event, FindingFound, Handler, ShardLost
+from difftest.scale.part import words
+from oracles import base
+
+TRIES = 3
+"""Of a shard, before the run ends without it."""
+
+
+def on_a_gpu(options: Options) -> bool:
+    """Whether a candidate runs on a GPU, as far as this process, on a machine that may have none, can tell."""
+    return options.device == "cuda" or any(map(_runs_on_gpu, options.candidates))
+
+
+def _runs_on_gpu(spec: str) -> bool:
+    try:
+        return base.runs_on(base.find(environment.split(spec)[0])) == "cuda"
+    except base.OracleNotFound:  # it may be in its own environment
+        return False
+
+
+def most_useful(options: Options) -> int:
+    """How many processes `-n auto` means: one for each device where a candidate runs on one, else one for each core."""
+    devices = torch.cuda.device_count() if on_a_gpu(options) else 0
+    return devices or len(os.sched_getaffinity(0))
+
+
+def run(options: Options, emit: Handler, count: int) -> Summary:
+    """Run a campaign as `campaign.run` does: the ledger in this process, then the shards in `count` others.
+
+    A bucket is shrunk by the first shard that finds it. Events of a shard come when it is over: one that is lost and
+    runs again counts once. Raises as `campaign.run` does, and `WorkerFailed` when a shard's process died `TRIES` times.
+    """
+    known = cases.known(options.cases, options.candidates)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="difftest-")))
+        job = _Job(options=options, known=known, folder=folder, lost=folder / "devices", processes=count)
+        executors = stack.enter_context(campaign.executors_for(options, count, job.lost))
+
+        def elsewhere(add: Callable[[Summary], None]) -> None:
+            executors.close()  # what it had of the devices is theirs now
+            announced = set()
+            for summary, events in _shards(job, emit):
+                for event in events:
+                    if isinstance(event, FindingFound):
+                        first = (event.outcome.bucket, event.known)
+                        if first in announced:
+                            continue
+                        announced.add(first)
+                    emit(event)
+                add(summary)
+
+        return campaign.run(options, emit, known=known, executors=executors, elsewhere=elsewhere)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What a process needs to know. folder: of claims."""
+
+    options: Options
+    known: Sequence[Path]
+    folder: Path
+    lost: Path
+    processes: int
+
+
+_Done = tuple[Summary, list[Event]]
+
+
+def _shards(job: _Job, emit: Handler) -> Iterator[_Done]:
+    """What came of each shard, as it is over."""
+    here = Environment(name="", python=sys.executable, path=tuple(sys.path))
+    context: Any = Context(here, _Parent)
+    pool = pebble.ProcessPool(job.processes, initializer=_enter, initargs=(job,), context=context)
+    tries: Counter[int] = Counter()
+    running: dict[concurrent.futures.Future[_Done], int] = {}
+    try:
+        for shard in range(shards_of(job.options.examples)):
+            running[pool.schedule(_shard, args=(shard, False))] = shard
+        while running:
+            done, _ = concurrent.futures.wait(running, timeout=1, return_when=concurrent.futures.FIRST_COMPLETED)
+            if not done and not pool.active:
+                raise WorkerFailed("the processes of -n do not start")
+            for future in done:
+                shard = running.pop(future)
+                try:
+                    yield future.result()
+                except (pebble.ProcessExpired, BrokenProcessPool) as death:
+                    status = getattr(death, "exitcode", None)
+                    ended = f"its process ended ({'at its start' if status is None else how_it_ended(status)})"
+                    tries[shard] += 1
+                    again = tries[shard] < TRIES
+                    emit(ShardLost(shard=shard, error=ended, again=again))
+                    if not again:
+                        raise WorkerFailed(f"shard {words([shard])}: {ended}, {TRIES} times") from None
+                    running[pool.schedule(_shard, args=(shard, True))] = shard
+    finally:
+        pool.stop()  # type: ignore[no-untyped-call]
+        pool.join()
+
+
+class _Parent(Process):
+    """A process that has children of its own, which `multiprocessing` allows to none that is a daemon."""
+
+    @property
+    def daemon(self) -> bool:
+        return False
+
+    @daemon.setter
+    def daemon(self, wanted: bool) -> None:
+        """A pool wants it; it ends its processes itself."""
+
+
+@dataclass(frozen=True)
+class _Here:
+    """What stays in a process from shard to shard."""
+
+    job: _Job
+    executors: Executors
+
+
+_here: _Here
+
+
+def _enter(job: _Job) -> None:
+    global _here  # what a pool's initializer can leave for its tasks
+    torch.set_num_threads(1)
+    _here = _Here(job, campaign.executors_for(job.options, job.processes, job.lost))
+
+
+def _shard(shard: int, again: bool) -> _Done:
+    """again: whoever ran it before died of it, so that the candidates run in processes of their own."""
+    job, executors = _here.job, _here.executors
+    if again:
+        executors.isolate(job.options.candidates)
+    events: list[Event] = []
+    claims = Claims(job.folder, str(shard))
+    summary = campaign.run_shard(job.options, shard, events.append, claims, job.known, executors, recovers=False)
+    return summary, events

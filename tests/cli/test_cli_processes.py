@@ -1,0 +1,35 @@
+"""`difftest run -n N`: the same end as in one process."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+def end(out: str) -> list[str]:
+    """From the first finding on, without what takes another way: runs of the shrinking, seconds."""
+    lines = out[out.index("FINDING 1") :].splitlines()
+    return [re.sub(r"; shrunk in .*| in [\d.]+ s, .*", "", line) for line in lines if "case" not in line]
+
+
+def test_two_processes_say_what_one_says(run):
+    alone = run("Off", "--cases", "alone", examples=24)
+    shared = run("Off", "--cases", "shared", "-n", "2", examples=24)
+    assert (alone.code, shared.code) == (1, 1)
+    assert end(shared.out) == end(alone.out)
+    assert shared.out.count("found: ") == shared.out.count("saved: ") == shared.out.count("shrunk: ") == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param(("-n", "0"), id="none"),
+        pytest.param(("-n", "many"), id="no-number"),
+        pytest.param(("-n", "2", "--shard", "1/2"), id="a-part"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, run, snapshot):
+    result = run("Right", *args)
+    assert str(result) == snapshot
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
