@@ -1,4 +1,4 @@
-"""`--html`: a campaign as one page that needs no network. No torch."""
+"""`--html`: a campaign as one page that needs no network. No torch, but for the rows of a heat map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from difftest.coverage import Coverage
 from difftest.files import write_whole
-from difftest.findings import Finding, Summary
+from difftest.findings import Finding, Mistake, Summary, mistakes
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.options import InvalidOption, Options
 from difftest.output import describe
@@ -23,6 +23,10 @@ from strategies.scenario import Scenario
 
 BINS = 10
 """Of error / radius, from 0 to 1."""
+TILE = 64
+"""Columns of the narrowest tile of the GEMM kernels that are tested."""
+MARKED = 8
+"""Rows of a heat map whose experts are told."""
 
 _AXES: dict[str, Callable[[Scenario], str]] = {
     "activation": lambda scenario: scenario.activation.kind,
@@ -105,7 +109,7 @@ class Page:
             verdicts=[v for v in Verdict if v is Verdict.AGREES or any(seen[v] for seen in summary.verdicts.values())],
             histograms={name: self._histogram(name) for name in candidates},
             axes=self._axes(candidates),
-            findings=[_finding(finding, self._options) for finding in summary.findings],
+            groups=[_group(mistake, self._options) for mistake in mistakes(summary.findings)],
             agreement=describe.pair_lines(summary.pairs)[1:],
             coverage=_coverage(summary.coverage),
             environment=_environment(),
@@ -124,15 +128,23 @@ class Page:
         }
 
     def _axes(self, candidates: list[str]) -> dict[str, list[dict[str, Any]]]:
-        """By axis, a row for each value: how many scenarios, and median and largest ratio of each candidate."""
+        """By axis, a row for each value and candidate with a ratio: how many scenarios, median and largest ratio."""
         rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for (axis, value), ratios in sorted(self._by_axis.items()):
-            cells = [
-                (len(found), statistics.median(found), max(found)) if (found := ratios.get(name)) else None
-                for name in candidates
-            ]
-            rows[axis].append({"value": value, "cells": cells})
+            for name in candidates:
+                if found := ratios.get(name):
+                    told = {"number": len(found), "median": statistics.median(found), "largest": max(found)}
+                    rows[axis].append({"value": value, "candidate": name, **told})
         return rows
+
+
+def _group(mistake: Mistake, options: Options) -> dict[str, Any]:
+    """Findings that one mistake explains. title: empty for one alone, which says it itself."""
+    several = len(mistake.findings) > 1
+    return {
+        "title": describe.mistake_title(mistake) if several else "",
+        "findings": [_finding(finding, options) for finding in mistake.findings],
+    }
 
 
 def _finding(finding: Finding, options: Options) -> dict[str, Any]:
@@ -143,12 +155,51 @@ def _finding(finding: Finding, options: Options) -> dict[str, Any]:
         "scenario": describe.scenario_line(smallest.scenario),
         "element": None if smallest.worst is None else describe.element_line(smallest.worst, smallest.kind),
         "heat": smallest.heat,
+        "columns": _column_marks(smallest),
+        "rows": _row_marks(smallest),
         "explanation": None if finding.explanation is None else str(finding.explanation),
         "votes": None if finding.votes is None else describe.votes_line(finding.votes),
         "seen": finding.seen,
         "runs": finding.shrink_runs_hypothesis + finding.shrink_runs_reducer,
         "command": describe.short_finding_lines(finding, options)[-1].strip().removeprefix("Reproduce with: "),
     }
+
+
+def _column_marks(outcome: Outcome) -> list[int]:
+    """The columns at which a tile may begin, where the heat map has a place for each."""
+    scenario = outcome.scenario
+    if not isinstance(scenario, Scenario) or not outcome.heat or len(outcome.heat[0]) != scenario.shape.hidden:
+        return []
+    return list(range(TILE, scenario.shape.hidden, TILE))
+
+
+def _row_marks(outcome: Outcome) -> list[str]:
+    """For each row of the heat map that is wrong, the first few of them: which experts it went to, which slots are
+    masked. None where rows are shown in blocks."""
+    scenario = outcome.scenario
+    if not isinstance(scenario, Scenario):
+        return []
+    rows = scenario.shape.tokens + scenario.execution.padding
+    if not outcome.heat or len(outcome.heat) != rows:
+        return []
+    import torch  # of the process that ran the campaign
+
+    from oracles import captures, routing
+
+    place = torch.device("cpu")
+    try:
+        ids, _ = routing.route(scenario, place, captures.taken(scenario, place))
+    except LookupError:  # its recording is not here
+        return []
+    first, size = scenario.first_expert, scenario.experts_local
+
+    def slot(expert: int) -> str:
+        return "masked" if expert == -1 else str(expert) + ("" if 0 <= expert - first < size else " (not of this rank)")
+
+    wrong = [row for row, line in enumerate(outcome.heat) if line.strip(".")]
+    words = [f"row {row}: {'padding, ' * (row >= scenario.shape.tokens)}experts " for row in wrong[:MARKED]]
+    marks = [word + ", ".join(map(slot, ids[row].tolist())) for word, row in zip(words, wrong, strict=False)]
+    return marks + ([f"and {len(wrong) - MARKED} more rows"] if len(wrong) > MARKED else [])
 
 
 def _coverage(coverage: Coverage) -> dict[str, Any]:

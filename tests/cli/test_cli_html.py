@@ -8,6 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from difftest.judging.outcome import Outcome, Verdict, Worst
+from difftest.output import page
+from strategies import MaskSlot, Parallel, Routing, Scenario, Shape
+from strategies.scenario import AssignExpert, Execution
+
+
+def diverges(scenario: Scenario, heat: tuple[str, ...]) -> Outcome:
+    worst = Worst(token=0, column=0, got=1.0, center=0.0, hard=(0.0, 0.0), sharp=(0.0, 0.0), radius=0.0)
+    return Outcome(
+        verdict=Verdict.DIVERGES,
+        scenario=scenario,
+        candidate="kernel",
+        reference="reference",
+        check="reference",
+        kind="impossible",
+        detail="off",
+        worst=worst,
+        heat=heat,
+    )
+
 
 class Checked(HTMLParser):
     """Text by tag; every tag that is opened is closed."""
@@ -48,7 +68,23 @@ def test_findings_are_shown_with_their_heat_map(run):
     assert "kernels.py:Off diverges (impossible) in check &#39;reference&#39;" in text
     assert "M=1 H=32 I=32 E=1 K=1, swiglu" in text
     assert checked.seen.count("rect") == 32
+    assert "row 0: experts 0." in text
     assert re.search(r"<code>difftest replay cases/\S+\.case\.json</code>", text)
+
+
+def test_what_a_row_went_to_and_where_tiles_begin():
+    shape = Shape(tokens=2, hidden=96, experts=4, top_k=2)
+    scenario = Scenario(
+        shape=shape,
+        parallel=Parallel(ep_size=2, ep_rank=1),
+        routing=Routing(edits=(MaskSlot(token=0, slot=1), AssignExpert(token=0, slot=0, expert=1))),
+        execution=Execution(padding=1),
+    )
+    heat = ("9" * 96, "." * 96, "." * 95 + "#")
+    marks = page._row_marks(diverges(scenario, heat=heat))
+    assert marks == ["row 0: experts 1 (not of this rank), masked", "row 2: padding, experts masked, masked"]
+    assert page._column_marks(diverges(scenario, heat=heat)) == [64]
+    assert page._row_marks(diverges(scenario, heat=heat[:2])) == []  # in blocks
 
 
 def test_a_run_without_findings_shows_how_close_it_came(run):

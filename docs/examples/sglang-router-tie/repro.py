@@ -111,10 +111,10 @@ def native(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def interpreted(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """The Triton kernels of a CUDA device by Triton's interpreter: run with TRITON_INTERPRET=1. On a GPU, and without
-    that, the same is seen of `cuda`."""
+    """The Triton kernels of a CUDA device: there, or by Triton's interpreter with TRITON_INTERPRET=1."""
     if torch.cuda.is_available():
-        return cuda(p)
+        there = {name: value.cuda() for name, value in vars(p).items() if isinstance(value, torch.Tensor)}
+        return cuda(SimpleNamespace(**vars(p) | there))
     from sglang.kernels.ops.moe import moe_fused_gate
 
     with (
