@@ -64,11 +64,21 @@ def _sums(x: torch.Tensor, weight: Weight, columns: int, group: int) -> tuple[to
         sums = steps.view(len(steps), -1, group // columns, *steps.shape[2:])
         for last, following in itertools.pairwise(sums.unbind(2)):
             following += last
-        sums.abs_()
-        results[..., part] = sums.sum((1, 2))
-        aligned[..., part] += sums[:, :, :-1].sum((1, 2))
-        largest[..., part] = torch.maximum(largest[..., part], sums.amax((1, 2)))
+        inner, last, top = _sizes(sums)
+        results[..., part] = inner + last
+        aligned[..., part] += inner
+        largest[..., part] = torch.maximum(largest[..., part], top)
     return aligned, results, largest
+
+
+def _sizes(sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of the magnitudes of sums [C, groups, instructions, T, N], which may be changed: the sum of all but each group's
+    last, the sum of these, and the largest of all."""
+    if sums.is_cuda:  # where a norm is one pass over what is far larger than a cache
+        norm = torch.linalg.vector_norm
+        return norm(sums[:, :, :-1], 1, (1, 2)), norm(sums[:, :, -1], 1, 1), norm(sums, math.inf, (1, 2))
+    sums.abs_()
+    return sums[:, :, :-1].sum((1, 2)), sums[:, :, -1].sum(1), sums.amax((1, 2))
 
 
 def overflows(x: Ball, weight: Weight, acc: Accumulator) -> torch.Tensor:
