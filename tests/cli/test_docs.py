@@ -20,6 +20,7 @@ ENDS = {
     "difftest oracles": 0,
     "difftest run --candidate ggml-repacked": 0,  # all agree, but for the known cases
     "difftest run --candidate mine.py:Mine": 1,
+    "difftest merge": 1,
     "difftest replay cases": 0,
     "difftest report": 0,
     "difftest explain": 0,
@@ -38,6 +39,18 @@ def files(page: Path) -> dict[str, str]:
     return dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE))
 
 
+def follow(page: Path, folder: Path) -> int:
+    """Run the page's commands in `folder`; how many they are."""
+    told = commands(page)
+    for command in told:
+        program, *arguments = command.split()
+        run = [sys.executable, *(["-m", "difftest"] if program == "difftest" else []), *arguments]
+        done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+        (expected,) = (code for start, code in ENDS.items() if command.startswith(start))
+        assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
+    return len(told)
+
+
 def test_the_tutorial(tmp_path: Path) -> None:
     page = DOCS / "tutorial.md"
     for name, text in files(page).items():
@@ -45,19 +58,23 @@ def test_the_tutorial(tmp_path: Path) -> None:
     (known,) = cases.SHIPPED.glob("ggml-repacked.reference.diverges.impossible*")
     (tmp_path / "ledger").mkdir()
     shutil.copy(known, tmp_path / "ledger" / "ggml-repacked.case.json")
-    told = commands(page)
-    assert len(told) == 9
-    for command in told:
-        program, *arguments = command.split()
-        run = [sys.executable, *(["-m", "difftest"] if program == "difftest" else []), *arguments]
-        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-        (expected,) = (code for start, code in ENDS.items() if command.startswith(start))
-        assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert follow(page, tmp_path) == 9
     assert (tmp_path / "report.html").is_file()
     assert {path.name for path in (tmp_path / "upstream").iterdir()} >= {"repro.py", "issue.md", "environment.json"}
 
 
-@pytest.mark.parametrize("page", sorted(page for page in DOCS.glob("*.md") if page.name != "tutorial.md"))
+def test_the_page_on_scale(tmp_path: Path) -> None:
+    page = DOCS / "scale.md"
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text)
+    assert follow(page, tmp_path) == 4
+    assert len(list((tmp_path / "cases").glob("*.case.json"))) == len(list((tmp_path / "alone").glob("*.case.json")))
+
+
+RUN_ABOVE = ("tutorial.md", "scale.md")
+
+
+@pytest.mark.parametrize("page", sorted(page for page in DOCS.glob("*.md") if page.name not in RUN_ABOVE))
 def test_no_other_page_has_commands_that_nobody_runs(page: Path) -> None:
     assert commands(page) == []
 
