@@ -196,8 +196,9 @@ def _row_marks(outcome: Outcome) -> list[str]:
     def slot(expert: int) -> str:
         return "masked" if expert == -1 else str(expert) + ("" if 0 <= expert - first < size else " (not of this rank)")
 
+    experts = "experts" if scenario.shape.top_k > 1 else "expert"
     wrong = [row for row, line in enumerate(outcome.heat) if line.strip(".")]
-    words = [f"row {row}: {'padding, ' * (row >= scenario.shape.tokens)}experts " for row in wrong[:MARKED]]
+    words = [f"row {row}: {'padding, ' * (row >= scenario.shape.tokens)}{experts} " for row in wrong[:MARKED]]
     marks = [word + ", ".join(map(slot, ids[row].tolist())) for word, row in zip(words, wrong, strict=False)]
     return marks + ([f"and {len(wrong) - MARKED} more rows"] if len(wrong) > MARKED else [])
 

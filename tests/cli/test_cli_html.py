@@ -68,7 +68,7 @@ def test_findings_are_shown_with_their_heat_map(run):
     assert "kernels.py:Off diverges (impossible) in check &#39;reference&#39;" in text
     assert "M=1 H=32 I=32 E=1 K=1, swiglu" in text
     assert checked.seen.count("rect") == 32
-    assert "row 0: experts 0." in text
+    assert "row 0: expert 0." in text
     assert re.search(r"<code>difftest replay cases/\S+\.case\.json</code>", text)
 
 
