@@ -153,8 +153,10 @@ class Engine:
         return self._memo[key]
 
     def _sample(self, scenario: AnyScenario) -> frozenset[str]:
+        digest = scenario.digest
+
         def drawn(name: str) -> bool:
-            hashed = hashlib.sha256(f"{scenario.digest}/{name}".encode()).digest()
+            hashed = hashlib.sha256(f"{digest}/{name}".encode()).digest()
             return int.from_bytes(hashed[:4], "little") % checks[name].every == 0
 
         checks = checks_of(scenario)

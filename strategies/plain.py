@@ -86,19 +86,20 @@ class AnyScenario:
         raise NotImplementedError
 
     @functools.cached_property
-    def _key(self) -> str:
+    def text(self) -> str:
+        """`to_json`'s form as text, keys sorted."""
         return json.dumps(self.to_json(), sort_keys=True)
 
     def __eq__(self, other: object) -> bool:
-        return self._key == other._key if isinstance(other, AnyScenario) else NotImplemented
+        return self.text == other.text if isinstance(other, AnyScenario) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.text)
 
     @property
     def digest(self) -> str:
         """Eight hex digits that name this scenario, stable over machines and Python versions."""
-        return hashlib.sha256(self._key.encode()).hexdigest()[:8]
+        return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able dict; NaN and infinities as strings. Fields at their default are left out, but `always_told`."""

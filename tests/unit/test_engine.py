@@ -415,6 +415,7 @@ def test_small_scenarios_of_a_gpu_candidate_are_judged_on_the_cpu(monkeypatch: p
         return build(scenario)
 
     monkeypatch.setattr(trial, "build", made)
+    monkeypatch.setattr(trial, "SMALL", 1 << 20)
     process = InProcess(Fake(), "reference", device="meta", by_size=True)
     outcomes = [process.run(Scenario(shape=Shape(tokens=tokens)), ()) for tokens in (1, 1 << 12)]
     assert asked == ["cpu", "meta"]
