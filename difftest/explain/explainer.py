@@ -18,7 +18,7 @@ from difftest.explain.suspicion import Clues, suspect
 from difftest.judging.compare import wrong
 from difftest.judging.outcome import Outcome, Verdict
 from oracles.base import AnyOracle, Oracle
-from oracles.faults import FAULTS, Fault, Twin
+from oracles.faults import FAULTS, SM120_FAULTS, Fault, Twin
 from strategies.capability import Capability
 from strategies.scenario import Scenario
 
@@ -61,14 +61,21 @@ _OVERFLOWS = 253
 """The first scale byte under which the largest code is no float32, and no bfloat16."""
 
 
-class Explainer:
-    """Explains findings of one candidate. faults: those that are tried."""
+def faults_of(candidate: Oracle) -> Mapping[str, Fault]:
+    """The faults that `candidate` may have: those of the MXFP8 x MXFP4 path only where it quantises to MXFP8 between
+    the GEMMs, as that path does."""
+    of_that_path = candidate.numerics.intermediate_quantizer.startswith("mxfp8")
+    return {**FAULTS, **SM120_FAULTS} if of_that_path else FAULTS
 
-    def __init__(self, candidate: Oracle, *, device: str = "cpu", faults: Mapping[str, Fault] = FAULTS) -> None:
+
+class Explainer:
+    """Explains findings of one candidate. faults: those that are tried, by default those that it may have."""
+
+    def __init__(self, candidate: Oracle, *, device: str = "cpu", faults: Mapping[str, Fault] | None = None) -> None:
         self._candidate = candidate
         self._capability: Capability = getattr(candidate, "capability", None) or Capability()
         self._device = device
-        self._faults = faults
+        self._faults = faults_of(candidate) if faults is None else faults
 
     def explain(self, smallest: Outcome, worst: Outcome) -> Explanation:
         """Explain the finding, whose simplest form is `smallest`; `worst` is the one with the largest error."""

@@ -9,13 +9,14 @@ import torch
 from findings import diverges
 
 from difftest.engine import Engine
-from difftest.explain.explainer import Explainer, explain, unasked
+from difftest.explain.explainer import Explainer, explain, faults_of, unasked
 from difftest.explain.explanation import Explanation, Match
 from difftest.explain.further import near
 from difftest.explain.recipes import recipes
 from difftest.findings import Finding, mistakes
 from difftest.judging.outcome import Outcome, Verdict
-from oracles.faults import FAULTS
+from oracles.emulated_sm120 import EmulatedSm120
+from oracles.faults import FAULTS, SM120_FAULTS
 from oracles.grouped_mm import GroupedMM
 from oracles.numerics import Accumulator, Numerics, Transcendental
 from oracles.problem import build
@@ -188,6 +189,32 @@ def test_a_fault_in_another_implementation(candidate, scenario, fault):
     assert explanation.suspected == FAULTS[fault].kind
     assert explanation.matches[0].confirmed > 0
     assert explanation.asked >= explanation.matches[0].confirmed
+
+
+class ForgetsInputScales(EmulatedSm120):
+    """An SM120 kernel that declares another order of additions, and takes the scales of x for 1."""
+
+    numerics = replace(EmulatedSm120.numerics, gemm1=Accumulator(group=32, splits=(2,)))
+
+    def prepare(self, problem):
+        assert problem.hidden_scale is not None
+        one = torch.full_like(problem.hidden_scale, 127)
+        return super().prepare(replace(problem, hidden_scale=one))
+
+
+MXFP8 = replace(SMALL, shape=Shape(tokens=3, hidden=128, intermediate=128, experts=2, top_k=2), precision="mxfp8xmxfp4")
+
+
+def test_a_fault_of_the_mxfp8_path_explains_a_kernel_of_that_path():
+    explanation = explained(ForgetsInputScales(), MXFP8)
+    assert [match.name for match in explanation.matches] == ["sm120-input-sf-dropped"]
+    assert explanation.suspected == "numerics"
+    assert explanation.matches[0].confirmed > 0
+
+
+def test_faults_of_the_mxfp8_path_are_for_kernels_that_quantise_between_the_gemms():
+    assert faults_of(EmulatedSm120()).keys() == FAULTS.keys() | SM120_FAULTS.keys()
+    assert faults_of(FAULTS["gate-up-swapped"].oracle()).keys() == FAULTS.keys()
 
 
 def test_what_fits_the_case_alone_is_ruled_out():
