@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,7 @@ _LAYERS = (
     "sglang.srt.layers.moe.topk",
 )
 _MOST_ABSENT = 40
+KERNELS = "pip install sglang-kernel"
 _entered = False
 
 
@@ -96,11 +98,18 @@ class _ScalarTypes(_Anything):
     float4_e2m1f = SimpleNamespace(id=package.E2M1)
 
 
+class _Kernel(_Anything):
+    """One of sgl_kernel's, which nothing can stand in for when it is called."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"sgl_kernel is not installed, and sglang calls it here: {KERNELS}")
+
+
 class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = _Anything()
+        found = _Kernel() if self.__name__.partition(".")[0] == "sgl_kernel" else _Anything()
         setattr(self, name, found)
         return found
 
@@ -124,6 +133,14 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         pass
+
+
+def has_kernels() -> bool:
+    """Whether sgl_kernel is installed, sglang's kernels that are not compiled when they are first used."""
+    for name in ("sglang-kernel", "sgl-kernel"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return bool(importlib.metadata.version(name))
+    return False
 
 
 def module(name: str) -> Any:

@@ -85,13 +85,14 @@ class SglangFlashinfer(SglangPath):
 
 
 class SglangMarlin(SglangPath):
-    """Oracle "sglang-marlin": `marlin`, sglang's own W4A16 kernels."""
+    """Oracle "sglang-marlin": `marlin`, sglang's own W4A16 kernels. With expert parallelism it sorts the pairs by a
+    kernel of sgl_kernel's, and that is promised only where this is installed."""
 
     name = "sglang-marlin"
     numerics = marlin.NUMERICS
     packages = ("sglang", "apache-tvm-ffi", "triton")
     reproduction = "reproductions/sglang_path.py:marlin"
-    capability = Capability(per_expert_activation=False)
+    capability = Capability(per_expert_activation=False, expert_parallel=sglang_layers.has_kernels())
     _backend = "marlin"
     _hidden_unit = 1
 

@@ -51,6 +51,7 @@ def group_of(name: str) -> str:
 
 def _scenarios(activation: Activation) -> Iterator[tuple[str, Scenario]]:
     base = Scenario(shape=_SMALL, activation=activation)
+    yield "routing/M=0", replace(base, shape=replace(_SMALL, tokens=0))
     for tokens in TOKENS:
         sized = replace(base, shape=replace(_SMALL, tokens=tokens))
         masked = Routing(edits=(MaskSlot(token=tokens - 1, slot=1),))

@@ -79,6 +79,21 @@ def test_the_loader_fills_each_half_from_its_start():
     assert torch.equal(layer.w2_weight_bias[:, :256], problem.w2_bias)
 
 
+def test_nothing_stands_in_for_a_kernel_that_is_called():
+    """It would leave the tables of expert parallelism as they were allocated, and that would be our mistake."""
+    absent = sglang_layers._StandIn("sgl_kernel.moe")
+    with pytest.raises(RuntimeError, match="sgl_kernel is not installed, and sglang calls it here"):
+        absent.moe_align_block_size(1, 2)
+    assert sglang_layers._StandIn("pynvml").nvmlInit(1, 2) is not None
+
+
+@pytest.mark.skipif(sglang_layers.has_kernels(), reason="sgl_kernel is installed")
+def test_expert_parallelism_of_marlin_is_promised_with_its_kernels_only():
+    ranked = scenario(Situ(), parallel=Parallel(ep_size=2, ep_rank=1))
+    assert SglangMarlin().unsupported(ranked) == "expert parallelism"
+    assert SglangFlashinfer().unsupported(ranked) is None
+
+
 # --- with the released package -------------------------------------------------------------------------------------
 
 
