@@ -26,6 +26,8 @@ _TINY = 2.0**-126
 _SMALLEST = 2.0**-149
 _LARGEST_ARGUMENT = 200.0  # of exp in a sigmoid, which float32 cannot tell from infinity
 _HUGE = 2.0**800  # in place of an infinity: over any beta, times any alpha it is still finite
+_CALLS = {"cpu": 1 << 13, "cuda": 1 << 20}
+"""Elements below which further calls cost more than a third radius everywhere."""
 
 Interval = tuple[torch.Tensor, torch.Tensor]
 
@@ -94,7 +96,7 @@ def _ranged(
 
     # Where both arguments are known exactly the hard radius is the sharp one: mostly.
     open_ = (gate.radius[HARD] + up.radius[HARD]).flatten().nonzero().squeeze(1)
-    if 4 * len(open_) > center.numel():
+    if 4 * len(open_) > center.numel() or center.numel() < _CALLS[center.device.type]:
         return settle(center, radius(slice(None)), out)
     hard, bias = radius(slice(None, None, BIAS))
     sharp = hard.clone()
