@@ -12,19 +12,19 @@ from sglang.srt.layers.moe.token_dispatcher.standard import StandardDispatchOutp
 from sglang.srt.layers.moe.topk import StandardTopKOutput
 from sglang.srt.layers.quantization.mxfp4 import Mxfp4MoEMethod
 
-from oracles.reproductions.sglang_serving import served
+from oracles.reproductions.sglang_serving import served, there
 
 
 def flashinfer(p: SimpleNamespace) -> torch.Tensor:
     """As with --moe-runner-backend flashinfer_mxfp4."""
     with served("flashinfer_mxfp4"):
-        return run(p, 256)
+        return run(there(p), 256)
 
 
 def marlin(p: SimpleNamespace) -> torch.Tensor:
     """As with --moe-runner-backend marlin."""
     with served("marlin"):
-        return run(p, 1)
+        return run(there(p), 1)
 
 
 def run(p: SimpleNamespace, hidden_unit: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from sglang.srt.layers.moe import topk
 from sglang.srt.layers.moe.topk import TopKConfig, select_experts
 
-from oracles.reproductions.sglang_serving import served
+from oracles.reproductions.sglang_serving import served, there
 
 
 def selected(p: SimpleNamespace, *, torch_native: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,7 +34,7 @@ def selected(p: SimpleNamespace, *, torch_native: bool) -> tuple[torch.Tensor, t
 
 
 def cuda(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
-    return selected(p, torch_native=False)
+    return selected(there(p), torch_native=False)
 
 
 def native(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,8 +45,7 @@ def native(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
 def interpreted(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
     """The Triton kernels of a CUDA device: there, or by Triton's interpreter with TRITON_INTERPRET=1."""
     if torch.cuda.is_available():
-        there = {name: value.cuda() for name, value in vars(p).items() if isinstance(value, torch.Tensor)}
-        return cuda(SimpleNamespace(**vars(p) | there))
+        return cuda(p)
     from sglang.kernels.ops.moe import moe_fused_gate
 
     with (

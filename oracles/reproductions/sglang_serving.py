@@ -11,6 +11,14 @@ from sglang.srt import runtime_context
 from sglang.srt.layers.moe.utils import MoeRunnerBackend
 
 
+def there(p: SimpleNamespace) -> SimpleNamespace:
+    """`p` with its tensors on the GPU, where there is one."""
+    if not torch.cuda.is_available():
+        return p
+    moved = {name: value.cuda() for name, value in vars(p).items() if isinstance(value, torch.Tensor)}
+    return SimpleNamespace(**vars(p) | moved)
+
+
 @contextlib.contextmanager
 def served(backend: str) -> Iterator[None]:
     """What a server started with `--moe-runner-backend BACKEND` publishes, as far as these layers ask."""

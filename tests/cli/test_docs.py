@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ ENDS = {
     "difftest report": 0,
     "difftest explain": 0,
     "python upstream/repro.py": 1,
+    "python mine-report/repro.py": 1,
     "difftest cases": 0,
 }
 """By the command's beginning: how it ends."""
@@ -43,8 +45,11 @@ def follow(page: Path, folder: Path) -> int:
     """Run the page's commands in `folder`; how many they are."""
     told = commands(page)
     for command in told:
-        program, *arguments = command.split()
-        run = [sys.executable, *(["-m", "difftest"] if program == "difftest" else []), *arguments]
+        program, *words = command.split()
+        # The shell's part.
+        arguments = [name for word in words for name in (glob.glob(word, root_dir=folder) if "*" in word else [word])]
+        # -P: the folder that stands for the checkout is not the package.
+        run = [sys.executable, "-P", *(["-m", "difftest"] if program == "difftest" else []), *arguments]
         done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
         (expected,) = (code for start, code in ENDS.items() if command.startswith(start))
         assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -55,12 +60,11 @@ def test_the_tutorial(tmp_path: Path) -> None:
     page = DOCS / "tutorial.md"
     for name, text in files(page).items():
         (tmp_path / name).write_text(text)
-    (known,) = cases.SHIPPED.glob("ggml-repacked.reference.diverges.impossible*")
-    (tmp_path / "ledger").mkdir()
-    shutil.copy(known, tmp_path / "ledger" / "ggml-repacked.case.json")
-    assert follow(page, tmp_path) == 9
+    shutil.copytree(cases.SHIPPED, tmp_path / "difftest" / "suite" / "cases")
+    assert follow(page, tmp_path) == 12
     assert (tmp_path / "report.html").is_file()
-    assert {path.name for path in (tmp_path / "upstream").iterdir()} >= {"repro.py", "issue.md", "environment.json"}
+    for folder in ("mine-report", "upstream"):
+        assert {path.name for path in (tmp_path / folder).iterdir()} >= {"repro.py", "issue.md", "environment.json"}
 
 
 def test_the_page_on_scale(tmp_path: Path) -> None:

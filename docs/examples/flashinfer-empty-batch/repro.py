@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""cutlass: rejects a valid call (RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: input_activations (#)) with no tokens
+"""cutlass: rejects a valid call (RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: input_activations (flashinfer-...) with no tokens
 
 A fused MoE layer with MXFP4 experts, computed by cutlass: RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: input_activations (flashinfer-0.6.18//flashinfer/data/csrc/fused_moe/cutlass_backend/cutlass_fused_moe_kernels.cuh:4061).
 
@@ -306,6 +306,13 @@ def answered(function: Any, p: SimpleNamespace) -> Any:
     return formed(asked(function, p), p)
 
 
+def version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of no known version"
+
+
 def told(claim: Claim) -> int:
     """How much of an answer is wrong, the first elements in full."""
     for row, column in claim.wrong.nonzero()[:8].tolist():
@@ -318,7 +325,7 @@ def told(claim: Claim) -> int:
 
 
 def main() -> int:
-    print("python", sys.version.split()[0], "torch", torch.__version__, "flashinfer-python", importlib.metadata.version("flashinfer-python"))
+    print("python", sys.version.split()[0], "torch", torch.__version__, "flashinfer-python", version("flashinfer-python"))
     questions = questions_on("cpu")
     given = SimpleNamespace(
         kernel=lambda p: answered(eager, p),

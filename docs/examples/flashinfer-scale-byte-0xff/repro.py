@@ -304,6 +304,13 @@ def answered(function: Any, p: SimpleNamespace) -> Any:
     return formed(asked(function, p), p)
 
 
+def version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of no known version"
+
+
 def told(claim: Claim) -> int:
     """How much of an answer is wrong, the first elements in full."""
     for row, column in claim.wrong.nonzero()[:8].tolist():
@@ -316,7 +323,7 @@ def told(claim: Claim) -> int:
 
 
 def main() -> int:
-    print("python", sys.version.split()[0], "torch", torch.__version__, "flashinfer-python", importlib.metadata.version("flashinfer-python"))
+    print("python", sys.version.split()[0], "torch", torch.__version__, "flashinfer-python", version("flashinfer-python"))
     questions = questions_on("cpu")
     given = SimpleNamespace(
         kernel=lambda p: answered(eager, p),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""cutlass: rejects a valid call (RuntimeError: Check failed: fc#_expert_weights.size(#) == fc#_expert_weights.size(#) * mInnerDimMult) with SiTU
+"""cutlass: rejects a valid call (RuntimeError: Check failed: fc1_expert_weights.size(1) == fc2_expert_weights.size(2) *...) with SiTU
 
 A fused MoE layer with MXFP4 experts, computed by cutlass: RuntimeError: Check failed: fc1_expert_weights.size(1) == fc2_expert_weights.size(2) * mInnerDimMultiplier (256 vs. 128) : fc1_expert_weights inter size must be equal to fc2_expert_weights inter size.
 
@@ -306,6 +306,13 @@ def answered(function: Any, p: SimpleNamespace) -> Any:
     return formed(asked(function, p), p)
 
 
+def version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of no known version"
+
+
 def told(claim: Claim) -> int:
     """How much of an answer is wrong, the first elements in full."""
     for row, column in claim.wrong.nonzero()[:8].tolist():
@@ -318,7 +325,7 @@ def told(claim: Claim) -> int:
 
 
 def main() -> int:
-    print("python", sys.version.split()[0], "torch", torch.__version__, "flashinfer-python", importlib.metadata.version("flashinfer-python"))
+    print("python", sys.version.split()[0], "torch", torch.__version__, "flashinfer-python", version("flashinfer-python"))
     questions = questions_on("cpu")
     given = SimpleNamespace(
         kernel=lambda p: answered(eager, p),
