@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import functools
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from difftest.isolation.introduction import Introduction
 from difftest.journal import Journal, JournalError, leftovers
 from difftest.judging.ballots import Poll
 from difftest.judging.judges import Judge
-from difftest.judging.outcome import Verdict
+from difftest.judging.outcome import Bucket, Outcome, Verdict
 from difftest.ledger import cases
 from difftest.ledger.claims import Claims
 from difftest.ledger.ledger import Ledger, crashing
@@ -152,6 +154,30 @@ def run_part(
         return Part(summary=summary, cases=tuple(campaign.harvest.cases), fingerprints=campaign.fingerprints)
 
 
+class Questions:
+    """A campaign whose scenarios somebody else draws, one at a time, for as long as this process lives."""
+
+    def __init__(self, options: Options, known: Sequence[Path], claims: Claims) -> None:
+        """claims: on a folder that the processes of one fuzzer share. Raises as `run` does."""
+        stack = contextlib.ExitStack()
+        atexit.register(stack.close)
+        self._campaign = stack.enter_context(_campaign(options, lambda _: None, claims, known))
+        self._campaign.recover()
+        self._campaign.shrink()
+
+    @property
+    def strategy(self) -> SearchStrategy[Any]:
+        """Of the scenarios for the candidates that can run."""
+        return self._campaign.strategy
+
+    def new_findings(self, scenario: AnyScenario) -> list[Outcome]:
+        """What of the scenario's findings no known case explains, the same for equal scenarios.
+
+        The first of each bucket is shrunk, explained and saved.
+        """
+        return self._campaign.new_findings(scenario)
+
+
 def journal_folder(options: Options) -> Path:
     """Where the processes of campaigns with these oracles and this ledger keep their journals, for the next to find."""
     about = (str(options.cases.absolute()), options.reference, *options.candidates)
@@ -259,6 +285,7 @@ class _Campaign:
         self._unsupported: dict[str, Counter[str]] = {spec: Counter() for spec in self.judges}
         self._one_offs = 0
         self._parts = Summary()
+        self._saved: set[Bucket] = set()
         self._replays: Counter[str] = Counter()
         self._ledger_failures: list[str] = []
 
@@ -313,10 +340,30 @@ class _Campaign:
             self.judges[spec].move(self._executors.of(spec, self._options.reference))
             self._ahead = max(self._ahead, self.judges[spec].ahead)
 
+    @property
+    def strategy(self) -> SearchStrategy[Any]:
+        return _strategy(self._capability, PROFILES[self._options.profile].shapes)
+
+    def new_findings(self, scenario: AnyScenario) -> list[Outcome]:
+        """See `Questions`."""
+        new: list[Outcome] = []
+        for judge in self.judges.values():
+            for finding in judge.check(scenario).findings:
+                explanation = self._ledger.explain(finding, judge)
+                new += explanation.instead or (() if explanation.known else (finding,))
+        for finding in new:
+            if finding.bucket not in self._saved:
+                self._saved.add(finding.bucket)
+                self.harvest.collect(finding, None, 0, self.judges[finding.candidate])
+                with ThreadPoolExecutor(
+                    1
+                ) as outside:  # of the test that asks: Hypothesis lets none draw inside another
+                    outside.submit(self.shrink).result()
+        return new
+
     def _stream(self, shard: int) -> Stream:
-        strategy = _strategy(self._capability, PROFILES[self._options.profile].shapes)
         count = share_of(self._options.examples, shard)
-        return Stream(strategy, base_seed=self._options.seed, shard=shard, count=count)
+        return Stream(self.strategy, base_seed=self._options.seed, shard=shard, count=count)
 
     def generate(self, shard: int) -> None:
         """Draw and judge the shard's scenarios."""
