@@ -23,7 +23,7 @@ def draw(path: Path, heat: Sequence[str], shape: tuple[int, int], title: str) ->
     level = np.array([[int(sign) if sign.isdigit() else -1 for sign in line] for line in heat], dtype=float)
     confused = np.array([[sign == CONFUSED for sign in line] for line in heat])
     with mpl.rc_context({"svg.hashsalt": "difftest", "font.size": 9}):
-        figure = Figure(figsize=(8, min(6.0, 1.6 + 0.25 * len(heat))), layout="constrained")
+        figure = Figure(figsize=(8, min(6.0, 2.0 + 0.25 * len(heat))), layout="constrained")
         axes = figure.subplots()
         ends = (-0.5, shape[1] - 0.5, shape[0] - 0.5, -0.5)
         place: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "extent": ends}
@@ -33,9 +33,9 @@ def draw(path: Path, heat: Sequence[str], shape: tuple[int, int], title: str) ->
         axes.set_title(title, wrap=True)
         axes.set(xlabel="column of the output", ylabel="row (token)")
         axes.set_facecolor("#eef3f0")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        bar = figure.colorbar(image, label="distance to what is allowed / rms")
+        bar = figure.colorbar(image, label="distance / rms")
         digits = range(0, 10, 3)
         bar.set_ticks(digits, labels=[f"1e{digit - 7}" for digit in digits])
         figure.savefig(path, format="svg", metadata={"Date": None})

@@ -57,6 +57,14 @@ def weights(p: SimpleNamespace, topk_ids: torch.Tensor) -> torch.Tensor:
     return chosen * float(p.routed_scaling_factor)
 
 
+def there(p: SimpleNamespace) -> SimpleNamespace:
+    """`p` with its tensors on the GPU, where there is one."""
+    if not torch.cuda.is_available():
+        return p
+    moved = {name: value.cuda() for name, value in vars(p).items() if isinstance(value, torch.Tensor)}
+    return SimpleNamespace(**vars(p) | moved)
+
+
 @contextlib.contextmanager
 def served(backend: str) -> Iterator[None]:
     """What a server started with `--moe-runner-backend BACKEND` publishes, as far as these layers ask."""
@@ -102,7 +110,7 @@ def selected(p: SimpleNamespace, *, torch_native: bool) -> tuple[torch.Tensor, t
 
 
 def cuda(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
-    return selected(p, torch_native=False)
+    return selected(there(p), torch_native=False)
 
 
 def native(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,8 +121,7 @@ def native(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
 def interpreted(p: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
     """The Triton kernels of a CUDA device: there, or by Triton's interpreter with TRITON_INTERPRET=1."""
     if torch.cuda.is_available():
-        there = {name: value.cuda() for name, value in vars(p).items() if isinstance(value, torch.Tensor)}
-        return cuda(SimpleNamespace(**vars(p) | there))
+        return cuda(p)
     from sglang.kernels.ops.moe import moe_fused_gate
 
     with (
