@@ -77,13 +77,15 @@ class Off(Twin):
 
 
 class OffByRadii(Twin):
-    """The twin with one element of its answer two sharp radii off, in a redraw too."""
+    """The twin with one element of its answer two sharp radii off; in a redraw that leaves none open, one ulp."""
 
     def __call__(self, prepared: Prepared) -> torch.Tensor:
         output, enclosure = super().__call__(prepared), enclose(prepared.problem, self.numerics)
         element = _open_element(prepared.problem.scenario, enclosure)
         if element is not None:
             output[element] = _at_least(enclosure.center[element] + 2 * enclosure.sharp[element], output.dtype)
+        elif (closed := chosen(prepared.problem.scenario, enclosure.kinds == FINITE)) is not None:
+            output[closed] = torch.nextafter(output[closed], output.new_tensor(math.inf))
         return output
 
 
