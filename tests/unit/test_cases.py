@@ -14,6 +14,7 @@ from findings import HERE, SCENARIO, agrees, case, diverges, races
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.ledger import cases
 from difftest.ledger.cases import AppliesTo, Case, CaseNotWritten, InvalidCase, Status
+from difftest.report.paths import relative_in
 from strategies import Scenario, Shape
 
 KINDS = {
@@ -239,6 +240,12 @@ def test_the_shipped_ledger_is_that_of_the_candidates(tmp_path) -> None:
     for names in ((), ("ggml",), ("ggml", "ggml-repacked")):
         expected = [path for path, saved in shipped.items() if saved.candidate in names]
         assert cases.known(tmp_path, names) == [*expected, tmp_path / f"mine{cases.SUFFIX}"]
+
+
+def test_the_shipped_ledger_names_no_machines_paths() -> None:
+    for path in cases.paths(cases.SHIPPED):
+        data = cases.load(path).to_json()
+        assert relative_in(data) == data, path.name
 
 
 def test_a_patched_build_is_another_version_than_the_stock_one() -> None:
