@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from oracles import machine
 
 INSTALL = "pip install 'difftest[flashinfer]'"
 OLDEST = (0, 6, 17)
@@ -88,7 +89,7 @@ def missing() -> str | None:
     except (ImportError, OSError, RuntimeError) as error:  # its version guard raises RuntimeError
         return f"flashinfer cannot be imported ({error}): {INSTALL} --force-reinstall"
     arch = f"{major}0"
-    built = _is_built(f"fused_moe_{arch}") or _has_compiler()
+    built = _is_built(f"fused_moe_{arch}") or machine.has_nvcc()
     return None if built else f"FlashInfer's SM{arch} kernels are not built, and there is no nvcc"
 
 
@@ -107,11 +108,6 @@ def _is_built(name: str) -> bool:
     env = module("jit.env")
     folders = (env.FLASHINFER_AOT_DIR, env.FLASHINFER_JIT_DIR)
     return any((Path(folder) / name / f"{name}.so").is_file() for folder in folders)
-
-
-def _has_compiler() -> bool:
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    return shutil.which("nvcc") is not None or (Path(home) / "bin" / "nvcc").is_file()
 
 
 @dataclass(frozen=True)

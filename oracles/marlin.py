@@ -164,17 +164,10 @@ class Prepared:
         def there(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device).contiguous()
 
-        inner = layouts.padded(problem.intermediate)
-        w13_bias = None if problem.w13_bias is None else layouts.pad_rows(there(problem.w13_bias), inner)
-        w2_bias = problem.w2_bias if problem.scenario.layer.moe_tp_rank == 0 else None  # of one rank alone
-        self._first = Weight.of(
-            layouts.pad_rows(there(problem.w13), inner), layouts.pad_rows(there(problem.w13_scale), inner), w13_bias
-        )
-        self._second = Weight.of(
-            layouts.pad_columns(there(problem.w2), inner // 2),
-            layouts.pad_columns(there(problem.w2_scale), inner // 32),
-            None if w2_bias is None else there(w2_bias),
-        )
+        operands = layouts.Operands.of(problem, there)
+        inner = operands.intermediate
+        self._first = Weight.of(operands.w13, operands.w13_scale, operands.w13_bias)
+        self._second = Weight.of(operands.w2, operands.w2_scale, operands.w2_bias)
         self._states = there(problem.hidden_states)
         self._ids = there(problem.local_ids.to(torch.int32))
         self._weights = there(problem.router_weights)

@@ -6,9 +6,13 @@ package's own kernel, as its users do; `repack_weight` says what that must do. K
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 
 from oracles.formats import pack, unpack
+from oracles.problem import Problem
 
 TILE_ROWS, TILE_COLUMNS = 64, 16
 """Rows (of N) and columns (of K) that are moved together."""
@@ -84,3 +88,32 @@ def pad_rows(rows: torch.Tensor, intermediate: int) -> torch.Tensor:
 def pad_columns(columns: torch.Tensor, width: int) -> torch.Tensor:
     """[..., w] -> [..., width], with zeros."""
     return torch.nn.functional.pad(columns, (0, width - columns.shape[-1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operands:
+    """A rank's weights in the checkpoint's order, I padded with zeros to `intermediate`. A bias is None where there is
+    none; that of w2 belongs to moe_tp_rank 0 alone."""
+
+    intermediate: int
+    w13: torch.Tensor
+    w13_scale: torch.Tensor
+    w13_bias: torch.Tensor | None
+    w2: torch.Tensor
+    w2_scale: torch.Tensor
+    w2_bias: torch.Tensor | None
+
+    @classmethod
+    def of(cls, problem: Problem, there: Callable[[torch.Tensor], torch.Tensor]) -> Operands:
+        """there: brings a tensor to the device."""
+        inner = padded(problem.intermediate)
+        w2_bias = problem.w2_bias if problem.scenario.layer.moe_tp_rank == 0 else None
+        return cls(
+            intermediate=inner,
+            w13=pad_rows(there(problem.w13), inner),
+            w13_scale=pad_rows(there(problem.w13_scale), inner),
+            w13_bias=None if problem.w13_bias is None else pad_rows(there(problem.w13_bias), inner),
+            w2=pad_columns(there(problem.w2), inner // 2),
+            w2_scale=pad_columns(there(problem.w2_scale), inner // 32),
+            w2_bias=None if w2_bias is None else there(w2_bias),
+        )

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from oracles import machine
 from oracles import marlin_layouts as layouts
 from oracles.problem import ActivationParams, Problem
 
@@ -33,11 +34,9 @@ def missing() -> str | None:
     """What the machine lacks to run the kernels, with the command that brings it; None when nothing does."""
     if not installed():
         return f"not installed: {INSTALL}"
-    if not torch.cuda.is_available():
-        return "no CUDA device"
-    major, minor = torch.cuda.get_device_capability()
-    if major < 8:
-        return f"Marlin needs a device of SM80 or later, and this one is SM{major}{minor}"
+    lacking = machine.missing_for_marlin()
+    if lacking is not None:
+        return lacking
     try:
         call = _fused_marlin_moe()
     except (ImportError, OSError, AttributeError) as error:
@@ -65,20 +64,19 @@ class Prepared:
         def there(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device).contiguous()
 
-        inner = layouts.padded(problem.intermediate)
-        w13_bias = None if problem.w13_bias is None else layouts.pad_rows(there(problem.w13_bias), inner)
-        w2_bias = problem.w2_bias if problem.scenario.layer.moe_tp_rank == 0 else None  # of one rank alone
+        operands = layouts.Operands.of(problem, there)
+        inner = operands.intermediate
         layer = torch.nn.Module()
         vars(layer)["params_dtype"] = torch.bfloat16
         prepare = importlib.import_module(f"{_LAYERS}.quantization.utils.marlin_utils_fp4")
         w13, w2, w13_scale, w2_scale, bias1, bias2 = prepare.prepare_moe_mxfp4_layer_for_marlin(
             layer=layer,
-            w13=layouts.pad_rows(there(problem.w13), inner),
-            w2=layouts.pad_columns(there(problem.w2), inner // 2).contiguous(),
-            w13_scale=layouts.pad_rows(there(problem.w13_scale), inner),
-            w2_scale=layouts.pad_columns(there(problem.w2_scale), inner // 32).contiguous(),
-            w13_bias=None if w13_bias is None else w13_bias.bfloat16(),
-            w2_bias=None if w2_bias is None else there(w2_bias).bfloat16(),
+            w13=operands.w13,
+            w2=operands.w2.contiguous(),
+            w13_scale=operands.w13_scale,
+            w2_scale=operands.w2_scale.contiguous(),
+            w13_bias=None if operands.w13_bias is None else operands.w13_bias.bfloat16(),
+            w2_bias=None if operands.w2_bias is None else operands.w2_bias.bfloat16(),
         )
         scalars = importlib.import_module("vllm.scalar_type").scalar_types
         tokens, slots = problem.topk_ids.shape

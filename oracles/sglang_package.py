@@ -12,7 +12,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
+
+from oracles import machine
 
 INSTALL = "pip install 'difftest[sglang]'"
 OLDEST = (0, 5, 23)
@@ -63,23 +64,16 @@ def missing() -> str | None:
         return f"not installed: {INSTALL}"
     if found < OLDEST:
         return f"sglang is older than {'.'.join(map(str, OLDEST))}: {INSTALL} --upgrade"
-    if not torch.cuda.is_available():
-        return "no CUDA device"
-    major, minor = torch.cuda.get_device_capability()
-    if major < 8:
-        return f"Marlin needs a device of SM80 or later, and this one is SM{major}{minor}"
+    lacking = machine.missing_for_marlin()
+    if lacking is not None:
+        return lacking
     try:
         module("srt.layers.moe.fused_moe_triton.fused_marlin_moe")
     except (ImportError, OSError) as error:
         return f"sglang cannot be imported ({error}): {INSTALL}"
-    if MODULES in os.environ or _has_compiler():
+    if MODULES in os.environ or machine.has_nvcc():
         return None
     return f"sglang compiles its kernels when they are first used, and there is no nvcc (nor {MODULES})"
-
-
-def _has_compiler() -> bool:
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    return shutil.which("nvcc") is not None or (Path(home) / "bin" / "nvcc").is_file()
 
 
 def _enter() -> None:
