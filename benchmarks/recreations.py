@@ -315,7 +315,9 @@ def _gemm(problem: Problem, name: str, expert: int, x: Tensor) -> Tensor:
 def _activated(params: ActivationParams, expert: int, gate: Tensor, up: Tensor) -> Tensor:
     if params.kind == "swiglu":
         return torch.nn.functional.silu(gate) * up
-    assert params.alpha is not None and params.beta is not None and params.limit is not None  # noqa: PT018  # SwiGLU-OAI
+    assert params.alpha is not None  # SwiGLU-OAI has all three
+    assert params.beta is not None
+    assert params.limit is not None
     limit = params.limit[expert]
     gate, up = torch.minimum(gate, limit), torch.clamp(up, -limit, limit)
     return gate * torch.sigmoid(params.alpha[expert] * gate) * (up + params.beta[expert])

@@ -355,9 +355,8 @@ class _Campaign:
             if finding.bucket not in self._saved:
                 self._saved.add(finding.bucket)
                 self.harvest.collect(finding, None, 0, self.judges[finding.candidate])
-                with ThreadPoolExecutor(
-                    1
-                ) as outside:  # of the test that asks: Hypothesis lets none draw inside another
+                # In another thread than the test that asks: Hypothesis lets none draw inside another.
+                with ThreadPoolExecutor(1) as outside:
                     outside.submit(self.shrink).result()
         return new
 

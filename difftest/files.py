@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import IO
 
 
+def can_be_made(path: Path) -> bool:
+    """Whether `path` names a file in a folder that exists."""
+    return path.parent.is_dir() and not path.is_dir()
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write `content` beside `path`, flush it to the disk, and rename it. Raises OSError, and leaves what was there."""
     data = content.encode() if isinstance(content, str) else content

@@ -21,9 +21,7 @@ def unusable(device: int) -> str | None:
 
     def probe() -> None:
         try:
-            works = torch.ones(1, device=f"cuda:{device}").add_(1).item() == 2
-            torch.cuda.synchronize(device)
-            told.append(None if works else "1 + 1 is not 2 on it")
+            told.append(None if _adds_up(device) else "1 + 1 is not 2 on it")
         except torch.OutOfMemoryError:
             told.append(None)
         except RuntimeError as error:
@@ -36,6 +34,13 @@ def unusable(device: int) -> str | None:
     return told[0] if told else f"no answer within {PROBE_SECONDS:g} s"
 
 
+def _adds_up(device: int) -> bool:
+    """Does a small piece of work on the device, and waits for all that it has to do. Raises what CUDA raises."""
+    works = torch.ones(1, device=f"cuda:{device}").add_(1).item() == 2
+    torch.cuda.synchronize(device)
+    return works
+
+
 def sticky_error(device: int) -> str | None:
     """The error for which this process can no longer use the CUDA device ("illegal address"); None when it works.
 
@@ -44,8 +49,7 @@ def sticky_error(device: int) -> str | None:
     the last call's own.
     """
     try:
-        works = torch.ones(1, device=f"cuda:{device}").add_(1).item() == 2
-        torch.cuda.synchronize(device)
+        works = _adds_up(device)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         works = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from difftest.coverage import Coverage
-from difftest.files import write_whole
+from difftest.files import can_be_made, write_whole
 from difftest.findings import Finding, Mistake, Summary, mistakes
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.options import InvalidOption, Options
@@ -54,7 +54,7 @@ class Page:
 
     def __init__(self, path: Path, options: Options) -> None:
         """Raises `InvalidOption` when the folder is not there."""
-        if not path.parent.is_dir() or path.is_dir():
+        if not can_be_made(path):
             raise InvalidOption(f"--html {path}: cannot be written; name a file in a folder that exists")
         self.error: str | None = None
         self._path = path

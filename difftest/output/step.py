@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from difftest.files import can_be_made
 from difftest.findings import Finding, Summary
 from difftest.judging.outcome import Verdict
 from difftest.ledger.replay import Replay
@@ -37,7 +38,7 @@ class StepSummary:
 
     def __init__(self, path: Path, options: Options | None = None) -> None:
         """options: of the run; None where cases are replayed alone. Raises `InvalidOption` where no file can be."""
-        if not path.parent.is_dir() or path.is_dir():
+        if not can_be_made(path):
             raise InvalidOption(f"--summary {path}: cannot be written; name a file in a folder that exists")
         self.error: str | None = None
         self._path = path
