@@ -209,7 +209,7 @@ def test_a_report_s_script_calls_the_kernel_as_the_oracle_does(given, calls, mon
     assert arguments.keys() == expected.keys()
     for name, value in expected.items():
         if isinstance(value, torch.Tensor):
-            assert torch.equal(arguments[name].view(torch.uint8), value.view(torch.uint8)), name
+            assert torch.equal(arguments[name].cpu().view(torch.uint8), value.cpu().view(torch.uint8)), name
         elif not isinstance(value, list):
             assert arguments[name] == value, name
 
