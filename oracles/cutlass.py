@@ -59,7 +59,7 @@ class Adapter:
             activations=_activations_here(),
             modes=frozenset({self._mode}),
             stray_ids=True,
-            tactics=package.Tactics.load().count if tactics and self.missing() is None else 0,
+            tactics=package.Tactics.number() if tactics and self.missing() is None else 0,
             pdl=True,
             fused_finalize=True,
             busy=True,

@@ -118,6 +118,11 @@ class Tactics:
     count: int
 
     @classmethod
+    def number(cls) -> int:
+        """How many a scenario may choose from: none where the package has no runner that tells them."""
+        return cls.load().count if (version() or OLDEST) >= LISTS_SITU else 0
+
+    @classmethod
     def load(cls) -> Tactics:
         options = dict.fromkeys(
             (

@@ -436,3 +436,15 @@ def test_a_tactic_is_counted_round_among_those_that_fit() -> None:
     tactics = package.Tactics(runner=types.SimpleNamespace(get_valid_tactics_for_shape=fit), count=6)
     assert [tactics.choose(tactic, 256, 128) for tactic in (0, 1, 5)] == [[0, 10], [3, 11], [5, 11]]
     assert asked[:2] == [(1, 256, 256), (2, 256, 128)]
+
+
+def test_a_package_without_a_runner_has_no_tactics_to_choose_from(
+    installed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.6.17's kernels cannot be asked: a scenario that names a tactic is unsupported there, not a crash."""
+    monkeypatch.setattr(package, "missing", lambda: None)
+    monkeypatch.setattr(package.Tactics, "load", lambda: package.Tactics(runner=None, count=6))
+    chosen = replace(BASE, execution=Execution(tactic=3))
+    for version, refused in (("0.6.17", True), ("0.6.18", False)):
+        installed(version)
+        assert (Cutlass(tactics=True).unsupported(chosen) is not None) == refused
