@@ -3,8 +3,9 @@
 The race of flashinfer#5438: up to 0.6.17 but for 0.6.16, a tile of bfloat16 x MXFP4 is computed with the scales of the
 next expert, once in thousands of calls. Calls are queued back to back; each output is compared with the first one on
 the device, and nothing is read back before the last: with PDL and without, alone and with another stream beside. Seen
-on an H200 with 0.6.17 (tile 128x16x128): 3 of 10,000 calls with a stream beside, none of 10,000 alone. --inject N makes
-one call in N wrong in one tile of 16 rows and 128 columns: the detector has to count exactly these. --engine asks the
+on an H200 with 0.6.17 (tile 128x16x128): 3 of 10,000 calls with a stream beside, none of 10,000 alone. With one step
+along K (--tokens 512 --intermediate 128) each of 12,606 calls differs from the first, alone. --inject N makes one call
+in N wrong in one tile of 16 rows and 128 columns: the detector has to count exactly these. --engine asks the
 determinism check of difftest the same question.
 """
 
@@ -133,8 +134,10 @@ def main() -> None:
     parser.add_argument("--inject", type=int, default=0, metavar="N", help="one call in N is wrong [default: none]")
     parser.add_argument("--engine", type=int, default=0, metavar="N", help="repeats of the determinism check")
     parser.add_argument("--tokens", type=int, default=SHAPE.tokens)
+    parser.add_argument("--intermediate", type=int, default=SHAPE.intermediate)
     options = parser.parse_args()
-    base = Scenario(shape=dataclasses.replace(SHAPE, tokens=options.tokens))
+    shape = dataclasses.replace(SHAPE, tokens=options.tokens, intermediate=options.intermediate)
+    base = Scenario(shape=shape)
     print(f"flashinfer {package.version()}, {torch.cuda.get_device_name()}, {base.shape}")
     table = Table("tactic", "PDL", "beside", "calls", "wrong", "first", "elements", "rows", "columns", "ms a call")
     settings = [(t, p, b) for t in (None, *(options.tactic or ())) for p in (True, False) for b in (True, False)]
