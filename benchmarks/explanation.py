@@ -11,6 +11,8 @@ and, of those that were left out,
     in class, outside   explained by another name of its class, or of another one
     none, class         not explained, and of these how often the suspected class is the true one.
 
+With --unseen the faults are those of `oracles.faults.unseen`, which are hypotheses of nothing: all are left out.
+
 Exits with 1 when a fault is missed, more than 5 % are explained by a name outside of their class, or fewer than 80 %
 of those that nothing matches are told by their class. Results are kept as they come, and a run goes on from there.
 """
@@ -38,20 +40,21 @@ from difftest.judging.outcome import Outcome
 from difftest.judging.trial import InProcess
 from difftest.shrinking.shrink import Shrinker
 from oracles.base import Oracle
-from oracles.faults import FAULTS, KINDS
+from oracles.faults import FAULTS, KINDS, UNSEEN_FAULTS
 from strategies import Scenario
 
 BUDGET = 2000
 PARTS = 8
 """Searches that the faults are divided among."""
 OUTSIDE, TOLD = 0.05, 0.8
+KNOWN = {**FAULTS, **UNSEEN_FAULTS}
 
 
 def first_findings(seed: int, names: list[str], budget: int) -> dict[str, dict[str, Any] | None]:
     """By fault, the first finding of a campaign in its JSON form; None when the budget ends before."""
     found: dict[str, dict[str, Any] | None] = dict.fromkeys(names)
     with shared_answers() as shared:
-        oracles = {name: FAULTS[name].oracle() for name in names}
+        oracles = {name: KNOWN[name].oracle() for name in names}
         engines = {name: Engine(o, executor=InProcess(o, "reference")) for name, o in oracles.items()}
 
         def visit(scenario: Scenario) -> bool:
@@ -89,27 +92,26 @@ def remembered() -> Iterator[None]:
 
 
 def explained(name: str, first: dict[str, Any]) -> dict[str, Any]:
-    """The finding reduced, and its two explanations in their JSON form, with and without the fault itself."""
+    """The finding reduced, and its explanations in their JSON form, with and without the fault itself; of a fault that
+    is no hypothesis the one without."""
     with remembered(), shared_answers():
         return _explained(name, first)
 
 
 def _explained(name: str, first: dict[str, Any]) -> dict[str, Any]:
-    oracle = FAULTS[name].oracle()
+    oracle = KNOWN[name].oracle()
     started = time.monotonic()
     shrunk = Shrinker(Engine(oracle, executor=InProcess(oracle, "reference")), Outcome.from_json(first), _ignore)
     smallest = shrunk.shrink(None).smallest
-    reduced = time.monotonic()
-    full = Explainer(FAULTS[name].oracle()).explain(smallest, shrunk.worst)
-    ended = time.monotonic()
-    others = {other: fault for other, fault in FAULTS.items() if other != name}
-    without = Explainer(FAULTS[name].oracle(), faults=others).explain(smallest, shrunk.worst)
-    return {
-        "smallest": smallest.to_json(),
-        "explanation": full.to_json(),
-        "without": without.to_json(),
-        "seconds": [reduced - started, ended - reduced],
-    }
+    result: dict[str, Any] = {"smallest": smallest.to_json(), "reduced in": time.monotonic() - started}
+    tried = {"without": {other: fault for other, fault in FAULTS.items() if other != name}}
+    if name in FAULTS:
+        tried = {"explanation": dict(FAULTS), **tried}
+    for part, faults in tried.items():
+        started = time.monotonic()
+        explanation = Explainer(KNOWN[name].oracle(), faults=faults).explain(smallest, shrunk.worst)
+        result |= {part: explanation.to_json(), f"{part} in": time.monotonic() - started}
+    return result
 
 
 def _ignore(*_: object) -> None:
@@ -126,7 +128,7 @@ def verdict(name: str, explanation: Explanation) -> str:
 
 def verdict_without(name: str, explanation: Explanation) -> str:
     """in class, outside, class (told rightly where nothing matches) or none (told wrongly)."""
-    kind = FAULTS[name].kind
+    kind = KNOWN[name].kind
     if explanation.matches:
         return "in class" if explanation.matches[0].kind == kind else "outside"
     return "class" if explanation.suspected == kind else "none"
@@ -136,16 +138,19 @@ def report(results: Mapping[tuple[int, str], Mapping[str, Any]]) -> int:
     """results: by seed and fault."""
     columns = ("own", "among", "recipe", "missed", "in class", "outside", "class", "none")
     rows: dict[str, dict[str, int]] = {kind: dict.fromkeys(columns, 0) for kind in (*KINDS, "all")}
-    order = list(FAULTS)
+    order = list(KNOWN)
     for (seed, name), result in sorted(results.items(), key=lambda item: (order.index(item[0][1]), item[0][0])):
-        full, without = (Explanation.from_json(result[part]) for part in ("explanation", "without"))
-        said, left = verdict(name, full), verdict_without(name, without)
-        for row in (FAULTS[name].kind, "all"):
-            rows[row][said] += 1
-            rows[row][left] += 1
-        if said not in ("own", "among") or left in ("outside", "none"):
-            shown = without.headline if said in ("own", "among") else full.headline
-            print(f"{FAULTS[name].kind} {name}, seed {seed}: {said}, left out: {left}: {shown}")
+        without = Explanation.from_json(result["without"])
+        verdicts, shown = [verdict_without(name, without)], without
+        if name in FAULTS:
+            full = Explanation.from_json(result["explanation"])
+            verdicts.append(verdict(name, full))
+            shown = without if verdicts[1] in ("own", "among") else full
+        for row in (KNOWN[name].kind, "all"):
+            for said in verdicts:
+                rows[row][said] += 1
+        if {"outside", "none", "recipe", "missed"} & set(verdicts):
+            print(f"{KNOWN[name].kind} {name}, seed {seed}: {', '.join(verdicts)}: {shown.headline}")
     print(f"\n{'class':<12}" + "".join(f"{column:>10}" for column in columns) + f"{'told':>10}")
     for row, counts in rows.items():
         nothing = counts["class"] + counts["none"]
@@ -162,11 +167,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="seeds 0, 1, ... [default: %(default)s]")
     parser.add_argument("--budget", type=int, default=BUDGET, help="scenarios of a campaign [default: %(default)s]")
     parser.add_argument("--fault", action="append", help="by name; all by default")
+    parser.add_argument("--unseen", action="store_true", help="`oracles.faults.unseen` and not the library's")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, default=Path("explanation.json"), help="[default: %(default)s]")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    names = options.fault or list(FAULTS)
+    names = options.fault or list(UNSEEN_FAULTS if options.unseen else FAULTS)
     results = Results(options.results, {"budget": options.budget})
     seeds = range(options.seeds)
     unfound = {seed: [name for name in names if name not in results.of(f"found {seed}")] for seed in seeds}
@@ -182,7 +188,8 @@ def main() -> int:
     }
     for (seed, name), result in spread(explained, jobs, options.processes):
         results.add(f"explained {seed}", {name: result})
-        print(f"{name}, seed {seed}: {Explanation.from_json(result['explanation']).headline}", flush=True)
+        headline = Explanation.from_json(result.get("explanation", result["without"])).headline
+        print(f"{name}, seed {seed}: {headline}", flush=True)
     late = [f"{name}, seed {seed}" for (seed, name), first in found_in.items() if first is None]
     if late:
         print(f"not found in {options.budget} scenarios: {'; '.join(late)}")

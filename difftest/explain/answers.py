@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,8 +34,12 @@ class Exchange:
     @property
     def judged(self) -> torch.Tensor:
         """The answer, with rows that have no local expert set right: `no_local_expert` is about these."""
-        lonely = ~(self.problem.local_ids >= 0).any(1)
-        return torch.where(lonely[:, None], 0.0, self.output)
+        return torch.where(self.lonely[:, None], 0.0, self.output)
+
+    @property
+    def lonely(self) -> torch.Tensor:
+        """bool [M]: rows without a local expert."""
+        return ~(self.problem.local_ids >= 0).any(1)
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,11 @@ class Answers:
     def wrong(self, position: int) -> torch.Tensor:
         """bool [M, H]: elements of the answer at `position` that are wrong."""
         return wrong(self.exchanges[position].judged, self.enclosed(position))
+
+    def fills_lonely_rows(self, position: int) -> bool:
+        """Whether rows without a local expert are not 0 in the answer at `position`."""
+        exchange = self.exchanges[position]
+        return bool((exchange.output[exchange.lonely] != 0).any())
 
     @property
     def is_race(self) -> bool:
@@ -95,7 +105,9 @@ def ask(oracle: Oracle, scenario: Scenario, check: str, *, device: str = "cpu", 
     like: another oracle's answers to the same, whose problem and enclosures can be shared. Raises `NotAsked`.
     """
     if check == "reference":
-        return _ask_once(oracle, scenario, device, like)
+        if like is None or not like.exchanges:
+            return _ask_once(oracle, scenario, lambda: build(scenario, device), {})
+        return _ask_once(oracle, scenario, lambda: like.exchanges[0].problem, like._enclosures)
     recorder = _Recorder(oracle)
     outcome = InProcess(recorder, Reference(), device=device).run(scenario, {check})
     if outcome.verdict is Verdict.UNSUPPORTED:
@@ -111,15 +123,25 @@ def ask(oracle: Oracle, scenario: Scenario, check: str, *, device: str = "cpu", 
     )
 
 
-def _ask_once(oracle: Oracle, scenario: Scenario, device: str, like: Answers | None) -> Answers:
+def ask_alone(oracle: Oracle, problem: Problem) -> Answers:
+    """One call on `problem`, with nothing before it and no capture. Raises `NotAsked`."""
+    plain = variants.eager(problem)
+    return _ask_once(oracle, plain.scenario, lambda: plain, {})
+
+
+def _ask_once(
+    oracle: Oracle,
+    scenario: Scenario,
+    problem_of: Callable[[], Problem],
+    enclosures: dict[tuple[int, Numerics], Enclosure],
+) -> Answers:
     """One call, which is all that the comparison with the recipe takes."""
     guarded = Guarded(oracle, oracle.name, Spans())
-    shared = like is not None and bool(like.exchanges)
     exchanges: tuple[Exchange, ...] = ()
     breaches: frozenset[Breach] = frozenset()
     try:
         guarded.require(scenario)
-        problem = like.exchanges[0].problem if like is not None and shared else build(scenario, device)
+        problem = problem_of()
         own = variants.with_tensors(problem, variants.clone_tensors(problem))  # which the oracle may write to
         exchanges = (Exchange(problem, guarded.call(guarded.prepare(own), own)),)
     except Declined:
@@ -128,7 +150,6 @@ def _ask_once(oracle: Oracle, scenario: Scenario, device: str, like: Answers | N
         breaches = frozenset({(Verdict.REJECTED, rejected.step, "")})
     except Malformed as malformed:
         breaches = frozenset({(Verdict.DIVERGES, "reference", malformed.breach.kind)})
-    enclosures = like._enclosures if like is not None and shared else {}
     answers = Answers(scenario, oracle.numerics, exchanges, breaches, frozenset(), enclosures)
     if exchanges and bool(answers.wrong(0).any()):
         return replace(answers, diverges=frozenset({"reference"}))

@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
 
-from difftest.explain.answers import Answers, NotAsked, ask
+from difftest.explain.answers import Answers, NotAsked, ask, ask_alone
 from difftest.explain.badset import Wrong, describe, is_range_of_columns
 from difftest.explain.explanation import Explanation
 from difftest.explain.further import drawn, near
@@ -151,7 +151,7 @@ class Explainer:
 
     def _clues(self, needed: list[Need], mine: Answers, finding: Outcome) -> Clues:
         if not mine.exchanges or not bool(mine.wrong(0).any()):
-            return Clues(needed=needed, mine=mine)
+            return self._clues_of_a_check(needed, mine, finding)
         related = _relation(mine)
         if related is None or related.words == "0":
             for scenario in with_poison(mine.scenario):
@@ -163,9 +163,33 @@ class Explainer:
         for scenario in with_ordinary_padding(mine.scenario):
             plain = self._ask(scenario, finding)
             nan_padding = plain is not None and not plain.is_wrong
-        exchange = mine.exchanges[0]
-        some = is_range_of_columns(mine.wrong(0), mine.enclosed(0), exchange.problem)
+        some = _some_columns(mine)
         return Clues(needed=needed, mine=mine, related=related, nan_padding=nan_padding, some_columns=some)
+
+    def _clues_of_a_check(self, needed: list[Need], mine: Answers, finding: Outcome) -> Clues:
+        """Of a finding whose first answer is right: is a later one wrong for what it asks, or for what went before?"""
+        for position, exchange in enumerate(mine.exchanges[:LOOKED_AT]):
+            if position == 0 or not (bool(mine.wrong(position).any()) or mine.fills_lonely_rows(position)):
+                continue
+            try:
+                alone = ask_alone(self._candidate, exchange.problem)
+            except NotAsked:
+                continue
+            its_own = needs(alone.scenario, self._capability)
+            if alone.exchanges and bool(alone.wrong(0).any()):
+                related, some = _relation(alone), _some_columns(alone)
+                return Clues(needed=its_own, mine=alone, related=related, some_columns=some, alone=True)
+            if alone.exchanges and alone.fills_lonely_rows(0):
+                return Clues(needed=its_own, mine=alone, alone=True)
+        changes = finding.check == "guard" and self._changes(mine.scenario)
+        return Clues(needed=needed, mine=mine, changes=changes)
+
+    def _changes(self, scenario: Scenario) -> bool:
+        """Whether the candidate answers otherwise when it is asked again."""
+        try:
+            return ask(self._candidate, scenario, "determinism", device=self._device).is_race
+        except NotAsked:
+            return False
 
     def _bad_set(self, seen: list[Answers], clues: Clues) -> str:
         """Where the breach is, in the words that hold in most of what the candidate was asked, and what it is like."""
@@ -195,6 +219,10 @@ def _first_wrong(answers: Answers) -> Wrong | None:
 def _relation(mine: Answers) -> Relation | None:
     exchange = mine.exchanges[0]
     return relation(exchange.output, mine.wrong(0), mine.enclosed(0), exchange.problem)
+
+
+def _some_columns(mine: Answers) -> bool:
+    return is_range_of_columns(mine.wrong(0), mine.enclosed(0), mine.exchanges[0].problem)
 
 
 def _check(finding: Outcome) -> str:

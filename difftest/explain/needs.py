@@ -49,7 +49,7 @@ def _execution(scenario: Scenario) -> Iterator[Need]:
     if execution.mode == "graph":
         replays = f", replayed with other {', '.join(execution.replays)}" if execution.replays else ""
         yield Need(f"a captured graph{replays}", "execution")
-    if execution.tactic:
+    if execution.tactic is not None:
         yield Need(f"tactic {execution.tactic}", "execution")
     for name in ("pdl", "fused_finalize"):
         if getattr(execution, name) is not None:

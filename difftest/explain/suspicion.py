@@ -34,16 +34,19 @@ _BY_CHECK = {
 }
 """What each check is about. That of weights of absent experts, and of masked slots, fills them with NaN."""
 
-_ORDER = ("execution", "memory", "non-finite", "activation", "numerics", "routing")
-"""Of two classes that a scenario's needs point to, the one that says more: most mistakes need some routing."""
+_ORDER = ("memory", "activation", "execution", "non-finite", "numerics", "routing")
+"""Of two classes that a scenario's needs point to, the one that says more: what memory holds may matter to no kernel,
+one kernel of several may have an activation wrong, and most mistakes need some routing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clues:
-    """What is known of a finding. needed: by its smallest scenario. mine: what the candidate said to that.
+    """What is known of a finding.
 
-    related: how the wrong values relate to the right ones. nan_padding: it is right where the rows that pad the batch
-    hold no NaN. some_columns: a range of columns is wrong, and others are right.
+    needed: by its smallest scenario. mine: what the candidate said to that. related: how the wrong values relate to the
+    right ones. nan_padding: it is right where the rows that pad the batch hold no NaN. some_columns: a range of columns
+    is wrong, and others are right. changes: asked again, it answers otherwise. alone: a later question of the check is
+    answered wrongly by itself too, eagerly and first; `needed` and `mine` are then of that question.
     """
 
     needed: list[Need]
@@ -51,37 +54,57 @@ class Clues:
     related: Relation | None = None
     nan_padding: bool = False
     some_columns: bool = False
+    alone: bool = False
+    changes: bool = False
 
 
 def suspect(finding: Outcome, clues: Clues) -> str:
     """One of `CLASSES` for the finding."""
-    if finding.verdict is Verdict.NONDETERMINISTIC or finding.verdict is Verdict.HUNG:
+    if finding.verdict is Verdict.NONDETERMINISTIC or finding.verdict is Verdict.HUNG or clues.changes:
         return "execution"
     if finding.verdict is Verdict.CRASHED:
         return "memory"
-    if clues.related is not None and clues.related.kind == "memory":
-        return "memory"
-    if finding.check in _BY_CHECK:
-        return _BY_CHECK[finding.check]
-    if finding.verdict is Verdict.REJECTED:
-        return next((need.kind for need in clues.needed if need.kind), "execution")
     kinds = {need.kind for need in clues.needed}
     pointed = [kind for kind in _ORDER if kind in kinds]
-    if finding.kind in ("must_be_finite", "must_be_nonfinite"):
-        return pointed[0] if pointed and pointed[0] in ("execution", "memory") else "non-finite"
+    if "memory" in kinds or (clues.related is not None and clues.related.kind == "memory"):
+        return "memory"
+    by_check = _BY_CHECK.get(finding.check, "")
+    if by_check and not (by_check == "execution" and clues.alone):
+        return by_check
+    if finding.verdict is Verdict.REJECTED:
+        return next((need.kind for need in clues.needed if need.kind), "execution")
+    if clues.mine is not None and _is_of_rows_without_experts(clues.mine):
+        return "routing"
+    if finding.kind in ("must_be_finite", "must_be_nonfinite") and not _overflows(clues, kinds):
+        return "execution" if "execution" in kinds else "non-finite"
     if clues.nan_padding:
         return "non-finite"
-    if pointed and pointed[0] not in ("numerics", "routing"):
+    if "activation" in kinds:
+        return "activation"
+    if clues.mine is not None and clues.mine.exchanges and _largest_error(clues.mine) <= SMALL:
+        return "numerics"
+    if pointed and pointed[0] != "routing":
         return pointed[0]
     if clues.some_columns:
         return "memory"
-    if pointed and pointed[0] == "numerics":
-        return pointed[0]
-    if clues.mine is not None and clues.mine.exchanges and _largest_error(clues.mine) <= SMALL:
-        return "numerics"
     if clues.related is not None:
         return clues.related.kind
     return pointed[0] if pointed else "layout"
+
+
+def _is_of_rows_without_experts(mine: Answers) -> bool:
+    """Whether what is wrong is that rows without an expert of this rank are not 0."""
+    return bool(mine.exchanges) and not bool(mine.wrong(0).any()) and mine.fills_lonely_rows(0)
+
+
+def _overflows(clues: Clues, kinds: set[str]) -> bool:
+    """Whether what must not be finite is so by overflow alone, and is not what saturates: it is a number as any other
+    then, and too small."""
+    if "non-finite" in kinds or not kinds or clues.mine is None or not clues.mine.exchanges:
+        return False
+    exchange = clues.mine.exchanges[0]
+    got, bad = exchange.output, clues.mine.wrong(0)
+    return bool((got[bad].isfinite() & (got[bad].abs() < torch.finfo(got.dtype).max)).all())
 
 
 def _largest_error(mine: Answers) -> float:

@@ -26,13 +26,18 @@ from strategies import (
     Capability,
     DuplicateSlot,
     Execution,
+    Layer,
     Parallel,
     Routing,
     Scenario,
+    SetWeight,
     Shape,
     Situ,
+    SwigluOai,
+    ValueEdit,
     Values,
 )
+from strategies.scenario import FLOAT32_MAX
 
 SMALL = Scenario(shape=Shape(tokens=3, hidden=64, intermediate=64, experts=2, top_k=2))
 PLAIN = Capability(precisions=frozenset({"bf16xmxfp4"}), non_finite=False, special_scale_bytes=False)
@@ -276,6 +281,68 @@ def test_what_is_wrong_is_described():
     assert explanation.suspected == "routing"
     assert "one expert twice in a row" in explanation.needs
     assert str(explanation).startswith("nothing known matches; suspected class: routing. Wrong: rows with the same")
+
+
+ONE_ROW = Scenario(shape=Shape(tokens=1, hidden=32, intermediate=32, experts=1, top_k=1))
+TWO_ROWS = replace(ONE_ROW, shape=replace(ONE_ROW.shape, tokens=2))
+TWO_EXPERTS = replace(TWO_ROWS, shape=replace(TWO_ROWS.shape, experts=2))
+GRAPH = Execution(mode="graph", replays=("masks",))
+
+
+@pytest.mark.parametrize(
+    ("fault", "scenario", "check"),
+    [
+        # A question of the check is answered wrongly by itself too: what was asked before is not to blame.
+        ("decode-drops-odd-tail-of-intermediate", replace(TWO_ROWS, shape=Shape(tokens=2, intermediate=96)), "split"),
+        ("idle-experts-skipped", replace(TWO_EXPERTS, execution=GRAPH), "replay"),
+        # By itself it is answered rightly.
+        ("graph-replays-routing", replace(TWO_EXPERTS, execution=replace(GRAPH, replays=("ids",))), "replay_eager"),
+        ("call-changes-weights", ONE_ROW, "guard"),
+        ("writes-past-end", replace(ONE_ROW, shape=Shape(tokens=0)), "guard"),
+        # What memory holds shows, whichever check sees it.
+        (
+            "idle-rows-unwritten",
+            replace(ONE_ROW, shape=Shape(tokens=0), execution=Execution(padding=1, poison=1)),
+            "no_local_expert",
+        ),
+        # Infinite by overflow alone, and the answer is a number as any other; or what saturates.
+        (
+            "decode-forgets-scaling-factor",
+            replace(
+                ONE_ROW,
+                layer=Layer(routed_scaling_factor=2.0),
+                routing=Routing(edits=(SetWeight(token=0, slot=0, weight=FLOAT32_MAX),)),
+            ),
+            "reference",
+        ),
+        (
+            "output-saturates",
+            replace(ONE_ROW, output_dtype="float16", values=Values(x_exponent=20)),
+            "reference",
+        ),
+        # The columns that are wrong are those of a scale byte, not of a tile.
+        (
+            "scale-byte-zero-is-zero",
+            replace(ONE_ROW, values=Values(edits=(ValueEdit(tensor="w2_scale", index=(0, 0, 0), value=0),))),
+            "reference",
+        ),
+        # One kernel of several has another activation.
+        (
+            "tactic-ignores-small-limit",
+            replace(
+                ONE_ROW,
+                activation=SwigluOai(limit=1.0),
+                execution=Execution(tactic=6),
+                values=Values(scale_high=126),
+            ),
+            "reference",
+        ),
+    ],
+)
+def test_the_class_of_what_nothing_matches(fault, scenario, check):
+    explanation = explained(FAULTS[fault].oracle(), scenario, check, faults={})
+    assert explanation.matches == ()
+    assert explanation.suspected == FAULTS[fault].kind
 
 
 class Sometimes(GroupedMM):
