@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from difftest.judging.outcome import Bucket, Outcome
 from difftest.judging.votes import Votes
 from difftest.ledger import cases
 from difftest.ledger.cases import AppliesTo, Case, Found
-from difftest.ledger.causes import explained_by
+from difftest.ledger.causes import Cause, explained_by
 from difftest.ledger.claims import Claims
 from difftest.ledger.ledger import Ledger
 from difftest.options import Options
@@ -47,13 +47,14 @@ class _Sighting:
 
 @dataclass(kw_only=True)
 class _Draft:
-    """A case on its way. path: where it is saved, None as long as that failed."""
+    """A case on its way. sightings: see `Case`. path: where it is saved, None as long as that failed."""
 
     first: _Sighting
     smallest: Outcome
     worst: Outcome
     explanation: Explanation | None = None
     sequence: tuple[Step, ...] = ()
+    sightings: tuple[str, ...] = ()
     path: Path | None = None
 
 
@@ -123,17 +124,18 @@ class Harvest:
         """
         order = sorted(self._sightings, key=lambda bucket: (bucket.check != "reference", -len(self._sightings[bucket])))
         for bucket in order:
-            forms: list[AnyScenario] = []
+            forms: list[Cause] = []
             while self._sightings[bucket]:
                 sightings = self._sightings[bucket]
                 draft = self._drafts.get(bucket) or self._draft(sightings[0])
                 self._drafts[bucket] = draft
                 shrunk = self._shrink(draft, judges[bucket.oracle], stream, forms)
-                form = shrunk.smallest.scenario
-                forms.append(form)
-                last = len(forms) == FORMS
+                forms.append(Cause(shrunk.smallest.scenario))
                 judge = judges[bucket.oracle]
-                same = [s for s in sightings if last or s is draft.first or explained_by(forms, s.finding, judge)]
+                explained = [s for s in sightings if explained_by(forms, s.finding, judge)]
+                last = len(forms) == FORMS
+                same = [s for s in sightings if last or s is draft.first or s in explained]
+                draft.sightings = _digests(s for s in same if s not in explained)
                 self._finish(draft, shrunk, same, judge)
 
     def end_unshrunk(self) -> None:
@@ -141,9 +143,10 @@ class Harvest:
         for bucket, sightings in list(self._sightings.items()):
             if sightings:
                 draft = self._drafts[bucket]
+                draft.sightings = _digests(sightings)
                 self._finish(draft, _as_it_is(draft.smallest, draft.worst), sightings)
 
-    def _shrink(self, draft: _Draft, judge: Judge, stream: Callable[[int], Stream], forms: list[AnyScenario]) -> Shrunk:
+    def _shrink(self, draft: _Draft, judge: Judge, stream: Callable[[int], Stream], forms: list[Cause]) -> Shrunk:
         first, shard = draft.first.finding, draft.first.shard
         bucket = first.bucket
         self._emit(events.ShrinkStarted(bucket=bucket, outcome=first))
@@ -161,8 +164,10 @@ class Harvest:
             draft.smallest = finding
             self._save(draft)
 
-        known = [*self._ledger.open_scenarios(bucket), *forms]
-        shrinker = Shrinker(judge, first, progressed, known=known)
+        def is_known(scenario: AnyScenario) -> bool:
+            return self._ledger.has_cause(bucket, scenario) or any(form.is_in(scenario) for form in forms)
+
+        shrinker = Shrinker(judge, first, progressed, is_known)
         hints = [finding.smallest.scenario for finding in self.findings if finding.bucket.oracle == bucket.oracle]
         if isinstance(first.scenario, Scenario) and first.scenario.capture:
             # What is peculiar in a recording may be all that it takes, in whatever table has a row for it.
@@ -218,6 +223,7 @@ class Harvest:
             explanation=None if draft.explanation is None else str(draft.explanation),
             found=found,
             sequence=draft.sequence,
+            sightings=draft.sightings,
             seen=cases.today(),
         )
         path = draft.path or cases.new_path(self._options.cases, case)
@@ -235,6 +241,10 @@ class Harvest:
 
 def _as_it_is(smallest: Outcome, worst: Outcome, runs: int = 0) -> Shrunk:
     return Shrunk(smallest=smallest, worst=worst, runs_hypothesis=0, runs_reducer=runs, fixed_point=False)
+
+
+def _digests(sightings: Iterable[_Sighting]) -> tuple[str, ...]:
+    return tuple(sorted({sighting.finding.scenario.digest for sighting in sightings}))
 
 
 def _noted(finding: Outcome, note: str) -> Outcome:

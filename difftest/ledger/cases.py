@@ -19,14 +19,17 @@ from difftest.fingerprint import Fingerprint
 from difftest.isolation import environment
 from difftest.isolation.sequence import Step
 from difftest.judging.outcome import Bucket, InvalidOutcome, Outcome
+from difftest.ledger.triggers import Trigger
 from strategies import recordings
 from strategies.plain import AnyScenario, InvalidScenario
 from strategies.reading import read
 from strategies.scenario import Scenario
 
-FORMAT_VERSION = 3
-"""Version of the file's form. A reader refuses newer ones. Version 2 has `sequence`, version 3 `seen`; a case without
-them is written as the version that older readers know."""
+FORMAT_VERSION = 4
+"""Version of the file's form. A reader refuses newer ones. Version 2 has `sequence`, version 3 `seen`, version 4
+`trigger` and `sightings`; a case without them is written as the version that older readers know."""
+
+_SINCE = {"sequence": 2, "seen": 3, "trigger": 4, "sightings": 4}
 
 _OF_GPUS = ("device", "build")
 """Fields of the environment that a case of a CPU oracle does not have."""
@@ -90,9 +93,11 @@ class Case:
     outcome: of the smallest scenario; a replay runs this one. worst: the outcome with the largest error seen, of the
     same bucket. environment: where `outcome` was seen. found: None for a case that no campaign drew. upstream: link
     to the report of an open case. deviation: the name of what the kernel does otherwise, one for all cases of one
-    cause. explanation: what the mistake is, in the words of whoever looked into it. sequence: what a new process must
-    run before the scenario, where that alone does not show it. seen: the day, as 2026-11-30, on which it was last seen;
-    None where nobody noted it.
+    cause. explanation: what the mistake is, in the words of whoever looked into it. trigger: what shows the finding
+    wherever a scenario has it, set by hand once that is understood; None where all of the scenario may be needed.
+    sequence: what a new process must run before the scenario, where that alone does not show it. sightings: digests of
+    scenarios that it was saved for although they have not all that its own has. seen: the day, as 2026-11-30, on which
+    it was last seen; None where nobody noted it.
     Raises `InvalidCase` when the parts do not fit together.
     """
 
@@ -105,7 +110,9 @@ class Case:
     deviation: str | None = None
     explanation: str | None = None
     found: Found | None = None
+    trigger: Trigger | None = None
     sequence: tuple[Step, ...] = ()
+    sightings: tuple[str, ...] = ()
     seen: str | None = None
 
     def __post_init__(self) -> None:
@@ -160,16 +167,18 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file. `bucket` is there for people and for search; a reader checks that it is right."""
-        version = FORMAT_VERSION if self.seen else 2 if self.sequence else 1
+        version = max((since for name, since in _SINCE.items() if getattr(self, name)), default=1)
         data: dict[str, Any] = {"version": version, "bucket": str(self.bucket), "status": str(self.status)}
-        for name in ("upstream", "deviation", "explanation", "seen"):
+        for name in ("upstream", "deviation", "explanation", "trigger", "seen"):
             if getattr(self, name) is not None:
-                data[name] = getattr(self, name)
+                data[name] = str(getattr(self, name))
         data["applies_to"] = {"packages": dict(self.applies_to.packages), "arch": list(self.applies_to.arch)}
         data["outcome"] = self.outcome.to_json()
         data["worst"] = self.worst.to_json()
         if self.sequence:
             data["sequence"] = [step.to_json() for step in self.sequence]
+        if self.sightings:
+            data["sightings"] = list(self.sightings)
         if self.found is not None:
             data["found"] = dataclasses.asdict(self.found)
         data["environment"] = {
@@ -188,7 +197,7 @@ class Case:
             raise InvalidCase(f"version = {version!r}: must be an integer in [1, {FORMAT_VERSION}]")
         required = ("bucket", "status", "outcome", "worst", "environment")
         optional = ("version", "upstream", "deviation", "explanation", "applies_to", "found")
-        _fields("", top, required, optional + ("sequence", "seen")[: version - 1])
+        _fields("", top, required, optional + tuple(name for name, since in _SINCE.items() if since <= version))
         case = cls(
             outcome=_outcome("outcome", top["outcome"]),
             worst=_outcome("worst", top["worst"]),
@@ -199,7 +208,9 @@ class Case:
             deviation=_string("deviation", top["deviation"]) if "deviation" in top else None,
             explanation=_string("explanation", top["explanation"]) if "explanation" in top else None,
             found=_found(top["found"]) if "found" in top else None,
+            trigger=Trigger(_choice("trigger", top["trigger"], list(Trigger))) if "trigger" in top else None,
             sequence=_sequence(top.get("sequence", [])),
+            sightings=_texts("sightings", top.get("sightings", [])),
             seen=_string("seen", top["seen"]) if "seen" in top else None,
         )
         if top["bucket"] != str(case.bucket):
@@ -343,6 +354,12 @@ def _strings(where: str, data: object) -> dict[str, str]:
     return {name: _string(f"{where}.{name}", value) for name, value in _object(where, data).items()}
 
 
+def _texts(where: str, data: object) -> tuple[str, ...]:
+    if not isinstance(data, list):
+        raise InvalidCase(f"{where} = {data!r:.60}: must be a list of strings")
+    return tuple(_string(where, text) for text in data)
+
+
 def _outcome(where: str, data: object) -> Outcome:
     try:
         return Outcome.from_json(data)
@@ -380,12 +397,9 @@ def _sequence(data: object) -> tuple[Step, ...]:
 def _applies_to(data: object) -> AppliesTo:
     applies_to = _object("applies_to", data)
     _fields("applies_to.", applies_to, (), ("packages", "arch"))
-    arch = applies_to.get("arch", [])
-    if not isinstance(arch, list):
-        raise InvalidCase(f"applies_to.arch = {arch!r:.60}: must be a list of strings")
     return AppliesTo(
         packages=_strings("applies_to.packages", applies_to.get("packages", {})),
-        arch=tuple(_string("applies_to.arch", name) for name in arch),
+        arch=_texts("applies_to.arch", applies_to.get("arch", [])),
     )
 
 

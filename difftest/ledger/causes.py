@@ -7,10 +7,13 @@ cause. What then agrees was due to it; what does not is a finding of its own, in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from difftest.judging.outcome import VALUE_KINDS, Bucket, Outcome, Verdict
+from difftest.ledger import triggers
+from difftest.ledger.triggers import Trigger
 from difftest.shrinking.complexity import covers, departures, edit_kind, edit_kinds, range_kinds
 from difftest.shrinking.refit import changed, replaced, with_edits
 from difftest.shrinking.search import smaller_widths
@@ -32,24 +35,48 @@ def alike(one: Bucket, other: Bucket) -> bool:
     return one.verdict is other.verdict and (one.kind == other.kind or {one.kind, other.kind} <= VALUE_KINDS)
 
 
-def explained_by(forms: Sequence[AnyScenario], finding: Outcome, checker: Checker) -> bool:
-    """Whether the findings with the simplest forms `forms` are this one too, each of them or several together."""
-    if not any(covers(form, finding.scenario) for form in forms):
+@dataclass(frozen=True)
+class Cause:
+    """What a finding is due to: all that its simplest `form` has, or a `trigger` alone."""
+
+    form: AnyScenario
+    trigger: Trigger | None = None
+
+    def may_show(self, own: Bucket, other: Bucket) -> bool:
+        """Whether a finding of the bucket `own` with this cause may come up as `other` too."""
+        if self.trigger is not None:  # whatever is computed from it is wrong somehow
+            return own.verdict is other.verdict
+        return alike(own, other)
+
+    def is_in(self, scenario: AnyScenario) -> bool:
+        return covers(self.form, scenario) if self.trigger is None else triggers.has(self.trigger, scenario)
+
+    def taken_from(self, scenario: AnyScenario) -> Iterator[AnyScenario]:
+        """Scenarios without it, see `without`."""
+        if self.trigger is None:
+            yield from without(self.form, scenario)
+        else:
+            yield triggers.without(self.trigger, scenario)
+
+
+def explained_by(causes: Collection[Cause], finding: Outcome, checker: Checker) -> bool:
+    """Whether the findings of these causes are this one too, each of them or several together."""
+    if not any(cause.is_in(finding.scenario) for cause in causes):
         return False
-    rest = stripped(finding, forms, checker)
+    rest = stripped(finding, causes, checker)
     return rest is None or not any(alike(other.bucket, finding.bucket) for other in rest.findings)
 
 
-def stripped(finding: Outcome, forms: Iterable[AnyScenario], checker: Checker) -> Outcome | None:
-    """The outcome of the finding's scenario without what each of `forms` needs, in the finding's own check.
+def stripped(finding: Outcome, causes: Iterable[Cause], checker: Checker) -> Outcome | None:
+    """The outcome of the finding's scenario without each of the causes, in the finding's own check.
 
     None when nothing can be taken away: the forms are as plain as a scenario of the candidate can be.
     """
     rest = None
-    for form in forms:
+    for cause in causes:
         scenario = finding.scenario if rest is None else rest.scenario
-        if covers(form, scenario):
-            tried = (checker.check(other, checks={finding.check}) for other in without(form, scenario))
+        if cause.is_in(scenario):
+            tried = (checker.check(other, checks={finding.check}) for other in cause.taken_from(scenario))
             rest = next((outcome for outcome in tried if outcome.verdict is not Verdict.UNSUPPORTED), rest)
     return rest
 

@@ -13,9 +13,9 @@ from difftest.isolation.executors import Executors
 from difftest.judging.outcome import ENDS_PROCESS, Bucket, Outcome
 from difftest.ledger import cases
 from difftest.ledger.cases import Status
-from difftest.ledger.causes import Checker, alike, stripped
+from difftest.ledger.causes import Cause, Checker, alike, stripped
 from difftest.ledger.replay import Replay, replay
-from difftest.shrinking.complexity import complexity, covers
+from difftest.shrinking.complexity import complexity
 from strategies.plain import AnyScenario
 
 
@@ -40,7 +40,8 @@ class Explanation:
 
 
 class Ledger:
-    """The cases about some candidates. An open one explains what goes away with what its scenario has.
+    """The cases about some candidates. An open one explains what goes away with what its scenario has, or with the
+    trigger that it names.
 
     The bucket alone is not enough: most wrong numbers share one, and a second mistake would hide behind the first.
     """
@@ -58,7 +59,8 @@ class Ledger:
         """
         self._paths = paths
         self._candidates = candidates
-        self._open: dict[Bucket, dict[Path, AnyScenario]] = defaultdict(dict)
+        self._open: dict[Bucket, dict[Path, Cause]] = defaultdict(dict)
+        self._sightings: dict[tuple[Bucket, str], Path] = {}
         for path in paths:
             try:
                 case = cases.load(path)
@@ -69,40 +71,54 @@ class Ledger:
             for spec in cases.about(case, candidates):
                 here = environment(spec)
                 if here is not None and not case.applies_to.objection(here):
-                    self._open[replace(case.bucket, oracle=spec)][path] = case.scenario
+                    bucket = replace(case.bucket, oracle=spec)
+                    self._open[bucket][path] = Cause(case.scenario, case.trigger)
+                    self._sightings.update({(bucket, digest): path for digest in case.sightings})
 
     def explain(self, finding: Outcome, checker: Checker | None) -> Explanation:
         """Whether open cases explain the finding: without what they need, its scenario agrees in the finding's check.
 
-        Any case counts that shows alike (see `difftest.ledger.causes.alike`) and that the scenario has all of; together
-        they are taken away, so that two known mistakes in one scenario are two known mistakes. A case so plain that
-        nothing can be taken away explains its very own bucket. checker: None where nothing can be asked, as after a
-        crash; then the bucket decides.
+        Any case counts that may show as it (see `difftest.ledger.causes.Cause`) and that the scenario has all of;
+        together they are taken away, so that two known mistakes in one scenario are two known mistakes. A case so plain
+        that nothing can be taken away explains its very own bucket. checker: None where nothing can be asked, as after
+        a crash; then the bucket decides. The very sightings that a case was saved for are known as well.
         """
-        forms = {path: form for path, form in self._alike(finding.bucket).items() if covers(form, finding.scenario)}
+        before = self._sighting(finding)
+        if before is not None:
+            return Explanation(before)
+        causes = {path: cause for path, cause in self._alike(finding.bucket).items() if cause.is_in(finding.scenario)}
         own = self._open.get(finding.bucket, {})
-        rest = None if checker is None else stripped(finding, forms.values(), checker)
+        rest = None if checker is None else stripped(finding, causes.values(), checker)
         if rest is None:
-            return Explanation(next((path for path in forms if path in own), None))
-        instead = tuple(other for other in rest.findings if alike(other.bucket, finding.bucket))
+            return Explanation(next((path for path in causes if path in own), None))
+        left = [other for other in rest.findings if alike(other.bucket, finding.bucket)]
+        instead = tuple(other for other in left if self._sighting(other) is None)
         if instead:
             return Explanation(None, instead)
-        gone = [path for path, form in forms.items() if not covers(form, rest.scenario)]
+        if left:
+            return Explanation(self._sighting(left[0]))
+        gone = [path for path, cause in causes.items() if not cause.is_in(rest.scenario)]
         return Explanation(next((path for path in gone if path in own), gone[0]))
 
-    def open_scenarios(self, bucket: Bucket) -> list[AnyScenario]:
-        """The scenarios of the open cases that may show as the bucket."""
-        return list(self._alike(bucket).values())
+    def _sighting(self, finding: Outcome) -> Path | None:
+        """The open case that was saved for this very finding of this very scenario."""
+        path = self._sightings.get((finding.bucket, finding.scenario.digest))
+        return path if path in self._open.get(finding.bucket, {}) else None
 
-    def _alike(self, bucket: Bucket) -> dict[Path, AnyScenario]:
+    def has_cause(self, bucket: Bucket, scenario: AnyScenario) -> bool:
+        """Whether an open case that may show as the bucket has its cause in the scenario."""
+        return any(cause.is_in(scenario) for cause in self._alike(bucket).values())
+
+    def _alike(self, bucket: Bucket) -> dict[Path, Cause]:
         """The most peculiar first: what only has all of a plain one is not all explained by it."""
         found = {
-            path: form
-            for other, forms in self._open.items()
-            if other.oracle == bucket.oracle and alike(other, bucket)
-            for path, form in forms.items()
+            path: cause
+            for other, causes in self._open.items()
+            if other.oracle == bucket.oracle
+            for path, cause in causes.items()
+            if cause.may_show(other, bucket)
         }
-        return dict(sorted(found.items(), key=lambda item: complexity(item[1]), reverse=True))
+        return dict(sorted(found.items(), key=lambda item: complexity(item[1].form), reverse=True))
 
     def replay(self, executors: Executors) -> Iterator[Replay]:
         """Run the cases about our candidates again, and the unreadable ones. One that is fixed explains no more."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from difftest.judging.outcome import Bucket, Outcome, Rate, Verdict
 from difftest.output.events import Stage
-from difftest.shrinking.complexity import complexity, covers
+from difftest.shrinking.complexity import complexity
 from difftest.shrinking.reducer import reduce
 from difftest.stream import Enough, Stream
 from strategies.plain import AnyScenario
@@ -81,7 +81,7 @@ class Shrinker:
     A simpler scenario counts as the same finding when it has the bucket (oracle, check, verdict, kind) and, where the
     first error was gross, a gross error: it must not end as one that is a little over its bound.
     progressed: called with each simpler finding, the stage and its real runs, so that the best so far is never lost.
-    known: simplest forms of the bucket's other findings; what one of them covers does not count as this one.
+    is_known: whether another finding of the bucket is in a scenario; such a one does not count as this one.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Shrinker:
         engine: Checker,
         first: Outcome,
         progressed: Callable[[Outcome, Stage, int], None],
-        known: Iterable[AnyScenario] = (),
+        is_known: Callable[[AnyScenario], bool] = lambda _: False,
     ) -> None:
         self._engine = engine
         self._bucket = first.bucket
         self._gross = first.verdict is Verdict.DIVERGES and is_gross(first)
-        self._known = tuple(known)
+        self._is_known = is_known
         self._progressed = progressed
         self._stage: Stage = "reducer"
         self._runs_before = engine.runs
@@ -172,9 +172,6 @@ class Shrinker:
             self.smallest = finding
             self._progressed(finding, self._stage, self._runs)
         return True
-
-    def _is_known(self, scenario: AnyScenario) -> bool:
-        return any(covers(form, scenario) for form in self._known)
 
     def _repeated(self, scenario: AnyScenario) -> AnyScenario:
         if not self._repeats:

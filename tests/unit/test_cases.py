@@ -14,6 +14,7 @@ from findings import HERE, SCENARIO, agrees, case, diverges, races
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.ledger import cases
 from difftest.ledger.cases import AppliesTo, Case, CaseNotWritten, InvalidCase, Status
+from difftest.ledger.triggers import Trigger
 from difftest.report.paths import relative_in
 from strategies import Scenario, Shape
 
@@ -22,6 +23,8 @@ KINDS = {
     "fixed": case(status=Status.FIXED, upstream="https://example.org/issues/1"),
     "explained": case(explanation="the second slot is lost", deviation="duplicate expert"),
     "by hand": case(found=None),
+    "of one thing": case(trigger=Trigger.DUPLICATE_EXPERT, seen="2026-11-30"),
+    "of more": case(sightings=("0123abcd", "4567ef01")),
     "elsewhere": case(applies_to=AppliesTo(packages={"kernels": ">=1.2,<2"}, arch=("x86_64", "aarch64"))),
     "worst elsewhere": case(worst=diverges(Scenario(shape=Shape(tokens=99)), error=math.nan)),
     "race": case(races(SCENARIO, 3, 64)),
@@ -94,10 +97,10 @@ DAMAGED = {
     edited()[:200]: "is not JSON, or is cut off, at line 1: ",
     "[]": "case = []: must be a JSON object",
     "null": "case = None: must be a JSON object",
-    edited(version=4): "version = 4: written by a newer difftest; this one reads 3",
-    edited(version="1"): "version = '1': must be an integer in [1, 3]",
-    edited(version=True): "version = True: must be an integer in [1, 3]",
-    edited(version=...): "version = None: must be an integer in [1, 3]",
+    edited(version=5): "version = 5: written by a newer difftest; this one reads 4",
+    edited(version="1"): "version = '1': must be an integer in [1, 4]",
+    edited(version=True): "version = True: must be an integer in [1, 4]",
+    edited(version=...): "version = None: must be an integer in [1, 4]",
     edited(outcome=...): "outcome: must be given",
     edited(outcome=3): "outcome.outcome = 3: must be a JSON object",
     edited(outcome__verdict="wrong"): "outcome.verdict = 'wrong': must be one of agrees, diverges",
@@ -105,6 +108,9 @@ DAMAGED = {
     edited(version=3, seen="yesterday"): "seen = 'yesterday': must be a day, as '2026-11-30'",
     edited(version=3, seen="20261130"): "seen = '20261130': must be a day, as '2026-11-30'",
     edited(version=2, seen="2026-11-30"): "seen = '2026-11-30': must be left out; the fields are ",
+    edited(version=4, trigger="full moon"): "trigger = 'full moon': must be one of duplicate expert",
+    edited(version=3, trigger="duplicate expert"): "trigger = 'duplicate expert': must be left out; the fields are ",
+    edited(version=4, sightings="0123abcd"): "sightings = '0123abcd': must be a list of strings",
     edited(outcome__scenario__version=9): "outcome.scenario.version = 9: must be 1",
     edited(outcome=agrees().to_json()): "outcome.verdict = 'agrees': must be a finding's",
     edited(worst=diverges(kind="implausible").to_json()): "worst = fake.reference.diverges.implausible: must be",

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from draws import WHOLE, draws
 from findings import HERE, FakeEngine, agrees, case, diverges
 
 from difftest.judging.outcome import Outcome, Verdict
-from difftest.ledger import cases
-from difftest.ledger.causes import alike, explained_by, stripped, without
-from difftest.ledger.ledger import Ledger
+from difftest.ledger import cases, triggers
+from difftest.ledger.causes import Cause, alike, explained_by, stripped, without
+from difftest.ledger.ledger import Explanation, Ledger
+from difftest.ledger.triggers import Trigger
 from difftest.shrinking.complexity import covers
 from strategies import (
+    AssignExpert,
     Capability,
     DuplicateSlot,
     Execution,
@@ -70,9 +73,11 @@ def engine_of(*mistakes: Callable[[Scenario], bool], capability: Capability = WH
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Callable[..., Ledger]:
-    def of(*known: Outcome) -> Ledger:
+    def of(*known: Outcome, **fields: Any) -> Ledger:
+        for path in cases.paths(tmp_path):
+            path.unlink()
         for finding in known:
-            cases.save(case(finding), cases.new_path(tmp_path, case(finding)))
+            cases.save(case(finding, **fields), cases.new_path(tmp_path, case(finding)))
         return Ledger(cases.paths(tmp_path), ("fake",), "reference", lambda _: HERE)
 
     return of
@@ -123,6 +128,53 @@ def test_a_case_is_about_its_oracle_in_other_environments_too(tmp_path: Path) ->
     assert known.explain(diverges(LARGER, candidate="other@1.2.0"), engine).known is None
 
 
+ASSIGNED = replace(TWICE, routing=Routing(rule="ties", edits=(AssignExpert(token=0, slot=0, expert=1),)))
+"""Row 0 is [1, 1], and nothing says duplicate."""
+
+
+def repeats_expert(scenario: Scenario) -> bool:
+    return triggers.has(Trigger.DUPLICATE_EXPERT, scenario)
+
+
+def test_a_trigger_is_known_in_whatever_form_it_comes(ledger) -> None:
+    """A case of three experts does not cover a scenario of two; one that names its trigger asks for no size."""
+    form = diverges(replace(TWICE, shape=Shape(experts=3, top_k=3)))
+    nonfinite = diverges(ASSIGNED, check="pad", kind="must_be_finite")
+    assert ledger(form).explain(nonfinite, engine_of(repeats_expert)) == Explanation(None)
+    known = ledger(form, trigger=Trigger.DUPLICATE_EXPERT)
+    assert known.explain(nonfinite, engine_of(repeats_expert)).known is not None
+    assert known.has_cause(form.bucket, ASSIGNED)
+    assert not known.has_cause(form.bucket, BIASED)
+
+
+def test_nothing_else_hides_behind_a_trigger(ledger) -> None:
+    known = ledger(diverges(TWICE), trigger=Trigger.DUPLICATE_EXPERT)
+    both = replace(ASSIGNED, layer=Layer(biases="per_expert"))
+    for mistakes in ((is_biased,), (is_biased, repeats_expert)):
+        found = known.explain(diverges(both), engine_of(*mistakes))
+        (instead,) = found.instead
+        assert found.known is None
+        assert is_biased(instead.scenario)
+        assert not repeats_expert(instead.scenario)
+    assert known.explain(diverges(BIASED), engine_of(is_biased)) == Explanation(None)
+    rejected = replace(diverges(ASSIGNED), verdict=Verdict.REJECTED, kind="ValueError", check="call", worst=None)
+    assert known.explain(rejected, engine_of(repeats_expert)) == Explanation(None)
+
+
+def test_the_very_sightings_of_a_case_are_known(ledger) -> None:
+    """What a case was shrunk from may lack what its smallest form has. Nothing can tell them apart but their digest."""
+    known = ledger(diverges(TWICE), sightings=(BIASED.digest,))
+    always = engine_of(lambda _: True)
+    assert known.explain(diverges(BIASED), always).known is not None
+    assert known.explain(diverges(BIASED, kind="implausible"), always).known is None
+    assert known.explain(diverges(replace(BIASED, shape=Shape(tokens=2))), always).known is None
+    # Nor is it new where it is what is left of another one.
+    both = replace(BIASED, shape=PAIR, routing=TWICE.routing)
+    rest = replace(both, routing=Routing())
+    known = ledger(diverges(TWICE), sightings=(rest.digest,))
+    assert known.explain(diverges(both), engine_of(is_biased)).known is not None
+
+
 def test_another_kind_of_verdict_is_another_finding(ledger) -> None:
     crash = Outcome(
         verdict=Verdict.CRASHED,
@@ -161,9 +213,11 @@ def test_what_only_the_kernel_demands_is_no_cause() -> None:
     form = Scenario(shape=ranks, parallel=Parallel(ep_size=2, ep_rank=1), execution=graph)
     engine = engine_of(lambda s: s.parallel.ep_rank > 0, capability=capability)
     larger = replace(form, shape=replace(form.shape, tokens=9, hidden=256))
-    assert explained_by([form], diverges(larger), engine)
-    assert not explained_by([form], diverges(larger), engine_of(lambda s: s.shape.tokens == 9, capability=capability))
-    assert stripped(diverges(larger), [Scenario(shape=shape, execution=graph)], engine) is None
+    assert explained_by([Cause(form)], diverges(larger), engine)
+    assert not explained_by(
+        [Cause(form)], diverges(larger), engine_of(lambda s: s.shape.tokens == 9, capability=capability)
+    )
+    assert stripped(diverges(larger), [Cause(Scenario(shape=shape, execution=graph))], engine) is None
 
 
 FORMS = [

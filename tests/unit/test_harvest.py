@@ -119,11 +119,23 @@ def test_nor_in_the_scenarios_that_have_both(harvested):
     assert set(smallest(harvested(answer).findings)) == {many, rare}
 
 
+def many_forms(scenario: Scenario) -> Outcome:
+    shape = scenario.shape
+    return diverges(scenario) if shape.tokens * shape.hidden * shape.experts > 9000 else agrees(scenario)
+
+
 def test_a_mistake_of_many_forms_does_not_take_all_the_time(harvested):
-    harvest = harvested(
-        lambda s: diverges(s) if s.shape.tokens * s.shape.hidden * s.shape.experts > 9000 else agrees(s)
-    )
-    assert 1 < len(harvest.findings) <= FORMS
+    assert 1 < len(harvested(many_forms).findings) <= FORMS
+
+
+def test_what_was_saved_is_known_to_the_next_run_of_the_seed(harvested, tmp_path):
+    """Also what no saved form explains: it was counted as the last of them."""
+    harvested(many_forms)
+    saved = {path: path.read_text() for path in cases.paths(tmp_path)}
+    again = harvested(many_forms)
+    assert again.findings == []
+    assert again.known.total() > 0
+    assert {path: path.read_text() for path in cases.paths(tmp_path)} == saved
 
 
 def test_two_buckets_are_two_findings_and_the_second_starts_small(harvested):

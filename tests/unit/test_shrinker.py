@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import pytest
 from findings import SCENARIO, FakeEngine, agrees, diverges, races
 
 from difftest.judging.outcome import Outcome, Rate
+from difftest.shrinking.complexity import covers
 from difftest.shrinking.shrink import HYPOTHESIS_RUNS, POWER, RATE_RUNS, Shrinker, magnitude, repeats_for
 from difftest.stream import Stream
 from strategies import Capability, Scenario, Shape, scenarios
@@ -130,9 +132,9 @@ def test_what_a_known_form_covers_does_not_count():
         return diverges(scenario) if scenario.shape.tokens > 8 or scenario.shape.hidden > 64 else agrees(scenario)
 
     engine = FakeEngine(answer)
-    known = [Scenario(shape=Shape(tokens=9))]
+    known = Scenario(shape=Shape(tokens=9))
     first = diverges(Scenario(shape=Shape(tokens=3, hidden=256)))
-    smallest = shrink(engine, first, known=known)[0].shrink(None).smallest.scenario
+    smallest = shrink(engine, first, is_known=partial(covers, known))[0].shrink(None).smallest.scenario
     assert smallest == Scenario(shape=Shape(tokens=0, hidden=96))
 
 

@@ -1,0 +1,54 @@
+"""What a case may name as the one thing that shows its finding, in whatever form a scenario has it.
+
+A case without one explains the scenarios that have all of its own. Where one thing suffices at any size, in any check
+and however it came into the scenario, those are too few, and the same mistake would come up again in form after form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from enum import StrEnum
+
+from strategies.plain import AnyScenario
+from strategies.scenario import AssignExpert, DuplicateSlot, Scenario
+
+
+class Trigger(StrEnum):
+    """duplicate expert: a token routes to one expert twice, by an edit or in a recorded table."""
+
+    DUPLICATE_EXPERT = "duplicate expert"
+
+
+def has(trigger: Trigger, scenario: AnyScenario) -> bool:
+    """Whether the trigger is in the scenario."""
+    match trigger:
+        case Trigger.DUPLICATE_EXPERT:
+            return isinstance(scenario, Scenario) and any(_distinct(scenario))
+
+
+def without(trigger: Trigger, scenario: AnyScenario) -> AnyScenario:
+    """The scenario less its trigger and nothing else."""
+    match trigger:
+        case Trigger.DUPLICATE_EXPERT:
+            assert isinstance(scenario, Scenario)
+            edits = (*scenario.routing.edits, *_distinct(scenario))
+            return dataclasses.replace(scenario, routing=dataclasses.replace(scenario.routing, edits=edits))
+
+
+def _distinct(scenario: Scenario) -> Iterator[AssignExpert]:
+    """For each slot whose expert is in an earlier one of its row: the next expert that is in none."""
+    by_edit = any(isinstance(edit, AssignExpert | DuplicateSlot) for edit in scenario.routing.edits)
+    if not by_edit and "topk_ids" not in scenario.capture.tensors:
+        return  # the rows of every rule are distinct
+    import torch
+
+    from oracles import captures, routing
+
+    device, experts = torch.device("cpu"), scenario.shape.experts
+    ids, _ = routing.route(scenario, device, captures.taken(scenario, device))
+    for token, row in enumerate(ids[: scenario.shape.tokens].tolist()):
+        for slot, expert in enumerate(row):
+            if 0 <= expert < experts and expert in row[:slot]:
+                row[slot] = next(other % experts for other in range(expert + 1, expert + experts) if other not in row)
+                yield AssignExpert(token=token, slot=slot, expert=row[slot])
