@@ -11,7 +11,7 @@ import torch
 from oracles import formats, partial_sums
 from oracles.ball import exponent_of, lsb
 from oracles.enclosure import LAMBDA
-from oracles.numerics import Accumulator
+from oracles.numerics import Accumulator, TensorCore
 from oracles.partial_sums import PartialSums, Places
 
 SMALLEST_NORMAL = 2.0**-126
@@ -40,9 +40,13 @@ class Weight:
         return self.value.abs()
 
 
-def growth(columns: int, acc: Accumulator) -> float:
+def growth(columns: int, acc: Accumulator, core: TensorCore | None = None) -> float:
     """Any order of additions errs by at most this times the sum of magnitudes: (1 + u)^n - 1, with n roundings on the
-    longest path of a product. A unit that truncates cuts each product, and each sum of 4 of them or more."""
+    longest path of a product. A unit that truncates cuts each product, and each sum of 4 of them or more; a chain of
+    instructions, each of whose addends is cut by no more than the largest one's share. core: another chain's."""
+    if acc.chain is not None:
+        core = core or acc.chain
+        return math.expm1(columns / core.columns * math.log1p((core.columns + 1) * core.alignment + core.result))
     groups = columns // acc.group
     roundings = (groups if acc.rounding == "nearest" else groups + groups // 4) + 2 + acc.product_roundings
     return math.expm1(roundings * math.log1p(_worst(acc)))

@@ -13,12 +13,19 @@ import torch
 
 from oracles.cutlass_layouts import swap_halves, swizzle_scale
 from oracles.cutlass_path import Path, There
-from oracles.numerics import Accumulator, Numerics, Transcendental
+from oracles.numerics import Accumulator, Numerics, TensorCore, Transcendental
 from oracles.problem import Problem
 
-# The width of this tensor core's accumulator is not documented. Hopper's FP8 keeps 14 bits: that is assumed until
-# `difftest calibrate` has measured the card. Products of E4M3 and E2M1 are exact, and so are their powers of two.
-_GEMM = Accumulator(unit_roundoff=2.0**-13, rounding="truncate", exact_bits=14, flush_to_zero=True)
+# One instruction takes 32 columns, with their scales (mma m16n8k32, block_scale), and they follow in order. Products of
+# E4M3 and E2M1 are exact, and so are their powers of two. How an instruction adds is not documented. Hopper's FP8 keeps
+# 13 bits below the largest addend: nothing finer is assumed until `difftest calibrate` has measured the card.
+_GEMM = Accumulator(
+    unit_roundoff=2.0**-13,
+    rounding="truncate",
+    exact_bits=14,
+    chain=TensorCore(columns=32, alignment=2.0**-13, result=2.0**-13),
+    flush_to_zero=True,
+)
 KEEPS_SUBNORMALS = (0, 7, 4)
 """From this version on, the quantiser between the GEMMs does."""
 

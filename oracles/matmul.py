@@ -51,10 +51,11 @@ def matmul(
     total, inherited = _through(center, x.radius, weight, correlated)
     grown = total + inherited[HARD]
     grid = accumulation.Grid(center, x.radius[HARD] > 0, weight, acc)
-    hard = accumulation.hard(grown, columns, grid, acc)
+    # What a chain of instructions cuts is all that its additions lose.
+    hard = accumulation.hard(grown, columns, grid, acc) if acc.chain is None else torch.zeros_like(grown)
     lost = lost_sharp = torch.zeros_like(grown)
-    if acc.inside is not None:
-        lost, lost_sharp = tensor_core.cut(center, weight, inherited[HARD], grid, acc)
+    if acc.inside is not None or acc.chain is not None:
+        lost, lost_sharp = tensor_core.cut(center, weight, inherited, grid, acc)
     if acc.flush_to_zero:
         flushed = accumulation.flushed(center, x.radius[HARD], weight, acc)
         lost, lost_sharp = lost + flushed, lost_sharp + flushed
@@ -73,7 +74,35 @@ def matmul(
         seen = acc.measured or acc
         sharp, bias = accumulation.sharp(center, weight, grown, hard, off, asked, seen, grid)
         radius += torch.stack((hard, sharp, bias))
-    return settle(result, radius, _kinds(x, weight, result, grown * (1 + grows), radius[HARD], acc))
+    out = _kinds(x, weight, result, grown * (1 + grows), radius[HARD], acc)
+    if tensor_core.is_followed(acc.measured or acc):
+        result, radius = _followed(center, x.radius, weight, acc, result, inherited, radius)
+    return settle(result, radius, out)
+
+
+def _followed(
+    center: torch.Tensor,
+    radius: torch.Tensor,
+    weight: Weight,
+    acc: Accumulator,
+    result: torch.Tensor,
+    inherited: torch.Tensor,
+    bounds: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(center, radius [3, C, T, N]) where every bit that is cut is known, for x with a radius [3, C, T, K].
+
+    result, bounds: where nothing is cut, and how far what comes out may be from there. Hard is that bound; sharp is
+    what the errors of x make, and the cuts that these may change.
+    """
+    uncertain = radius[SHARP] > 0
+    off = torch.zeros_like(result)
+    if acc.flush_to_zero:
+        off = off + accumulation.flushed(center, radius[SHARP], weight, acc)
+    fits = accumulation.Grid(center, uncertain, weight, acc).fits
+    off = off + torch.where(fits, 0.0, accumulation.underflow(center.shape[-1], acc))
+    made, moved = tensor_core.follow(center, uncertain, weight, inherited[SHARP] + off, acc.measured or acc)
+    sharp, bias = inherited[SHARP:] + off + moved
+    return made, torch.stack((bounds[HARD] + (made - result).abs(), sharp, bias))
 
 
 def _through(

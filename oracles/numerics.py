@@ -21,13 +21,17 @@ class TensorCore:
     """How one matrix instruction adds `columns` products, exact ones, to the sum so far.
 
     Each of these addends is cut, towards 0, at `alignment` times the power of two of the largest. They are added
-    exactly, and the result is cut at `result` times its own power of two. NVIDIA documents none of it: no unit that
-    has been looked at aligns more coarsely than 2**-23 (Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021).
+    exactly, and the result is cut at `result` times its own power of two. NVIDIA documents none of it: no unit for
+    bfloat16 that has been looked at aligns more coarsely than 2**-23 (Fasi et al., Numerical behavior of NVIDIA tensor
+    cores, 2021); those for E4M3 are said to keep 13 bits below the largest.
+    exactly: that is what it does, bit by bit, and not the coarsest that it may do: the reference follows it, and
+    nothing is left open. Only of what was measured.
     """
 
     columns: int = 16
     alignment: float = 2.0**-23
     result: float = 2.0**-23
+    exactly: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,11 +69,14 @@ class Accumulator:
     in order. 2 lanes may also add each 32 columns from 0, and then add that sum (AMX). `splits` S: K cut into S equal
     ranges, each added in order, and their sums in order.
     stripes: a family of orders of its own, in place of these, for a unit that truncates.
+    chain: all products, scaled, are added by one instruction after the other: each to the sum so far, or to 0 and that
+    then to the sum in float32; cut towards 0, or down. In place of all the above but `unit_roundoff` and `exact_bits`,
+    which tell its width.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal partial sum become 0.
     measured: what calibration saw on the machine at hand, in all but this the declared accumulator or a finer one. It
     narrows the sharp radius only. None: not calibrated.
 
-    Raises `ValueError` for stripes that do not truncate, or that cut more coarsely than `unit_roundoff` says.
+    Raises `ValueError` for stripes or a chain that do not truncate, or that cut more coarsely than `unit_roundoff`.
     """
 
     unit_roundoff: float = 2.0**-24
@@ -81,15 +88,17 @@ class Accumulator:
     lanes: tuple[int, ...] = (1,)
     splits: tuple[int, ...] = (1,)
     stripes: Stripes | None = None
+    chain: TensorCore | None = None
     flush_to_zero: bool = False
     measured: Accumulator | None = None
 
     def __post_init__(self) -> None:
-        if self.stripes is None:
+        core = self.chain if self.stripes is None else self.stripes.core
+        if core is None:
             return
         if self.rounding != "truncate":
-            raise ValueError(f'rounding = {self.rounding!r}: must be "truncate" with stripes')
-        coarsest = max(self.stripes.core.alignment, self.stripes.core.result)
+            raise ValueError(f'rounding = {self.rounding!r}: must be "truncate" with stripes or a chain')
+        coarsest = max(core.alignment, core.result)
         if coarsest > 2 * self.unit_roundoff:
             raise ValueError(f"unit_roundoff = {self.unit_roundoff}: must be at least half of the core's {coarsest}")
 

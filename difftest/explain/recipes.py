@@ -89,7 +89,7 @@ def _variants(declared: Numerics) -> Iterator[tuple[str, str, Numerics]]:
             ("flush_to_zero", "flushes subnormals", replace(accumulator, flush_to_zero=True)),
         ]
         for words, bits in _WIDTHS.items():
-            narrow = replace(accumulator, unit_roundoff=2.0**-bits, exact_bits=bits)
+            narrow = replace(accumulator, unit_roundoff=2.0**-bits, exact_bits=bits, chain=None)
             if narrow.unit_roundoff > accumulator.unit_roundoff:
                 changes.append((f"unit_roundoff=2**-{bits}", f"adds {words}", narrow))
         for field, does, changed in changes:

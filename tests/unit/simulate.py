@@ -142,9 +142,11 @@ def flushed(value: Tensor) -> Tensor:
 
 
 def quantized(x: Tensor, quantizer: str, *, away: bool) -> Tensor:
-    """ggml's Q8_0, in float32 throughout, and back to float64."""
+    """ggml's Q8_0, in float32 throughout, or MXFP8; and back to float64."""
     if quantizer == "none":
         return x
+    if quantizer == "mxfp8":
+        return mxfp8(x)
     blocks = x.float().unflatten(-1, (-1, 32))
     amax = blocks.abs().amax(-1, keepdim=True)
     step = amax / 127
@@ -160,12 +162,25 @@ def quantized(x: Tensor, quantizer: str, *, away: bool) -> Tensor:
     return (codes.nan_to_num().clamp(-128, 127) * step.half().double()).flatten(-2)
 
 
+def mxfp8(x: Tensor) -> Tensor:
+    """E4M3 per 32 under the power of two at or above amax / 448, of finite x; a block under a scale of byte 0 is 0."""
+    blocks = x.unflatten(-1, (-1, 32))
+    significand, exponent = torch.frexp(blocks.abs().amax(-1, keepdim=True) / 448)
+    exponent = (exponent - (significand == 0.5).int()).clamp(-127, 127)
+    scale = torch.exp2(exponent.double())
+    codes = (blocks / scale).clamp(-448, 448).float().to(torch.float8_e4m3fn).double()
+    return torch.where(exponent == -127, 0.0, codes * scale).flatten(-2)
+
+
 # --- GEMM ------------------------------------------------------------------------------------------------------------
 
 
 def multiply(x: Tensor, w: Tensor, acc: Accumulator, choices: Choices, scale: Tensor | None = None) -> Tensor:
     """float64 [T, N] = x [T, K] times w [N, K], with the accumulator `acc`. scale: w's block scale bytes [N, K/32], for
     an accumulator that applies them to sums."""
+    acc = acc.measured or acc
+    if acc.chain is not None:
+        return chained(x, w, acc, choices)
     if acc.inside is not None:
         assert scale is not None
         return scaled_groups(x, w, torch.exp2(scale.double() - 127), acc, choices)
@@ -197,13 +212,29 @@ def scaled_groups(x: Tensor, w: Tensor, scale: Tensor, acc: Accumulator, choices
     return total
 
 
-def instruction(addends: Tensor, core: TensorCore, choices: Choices) -> Tensor:
-    """One matrix instruction: the addends [K, T, N] cut at their largest, added, and the sum cut."""
-    finer = 1.0 if choices.seed % 2 else 0.25  # as cards do that align better than is declared
+def chained(x: Tensor, w: Tensor, acc: Accumulator, choices: Choices) -> Tensor:
+    """Instructions in order: each adds to the sum so far, or to 0 and then to a sum in float32, where that is open."""
+    assert acc.chain is not None
+    flush = flushed if acc.flush_to_zero and choices.flush else torch.clone
+    products = flush(x).mT.unsqueeze(-1) * flush(w).mT.unsqueeze(-2)
+    total = torch.zeros_like(products[0])
+    for step in products.split(acc.chain.columns):
+        if acc.chain.exactly or choices.divides:
+            total = flush(instruction(torch.cat((step, total[None])), acc.chain, choices, down=choices.errors < 0))
+        else:
+            total = flush(f32(total + flush(instruction(step, acc.chain, choices, down=choices.errors < 0))))
+    return total
+
+
+def instruction(addends: Tensor, core: TensorCore, choices: Choices, *, down: bool = False) -> Tensor:
+    """One matrix instruction: the addends [K, T, N] cut at their largest, added, and the sum cut. down: and not towards
+    0."""
+    finer = 1.0 if choices.seed % 2 or core.exactly else 0.25  # as cards do that align better than is declared
+    cuts = torch.floor if down and not core.exactly else torch.trunc
 
     def truncated(value: Tensor, like: Tensor, quantum: float) -> Tensor:
         step = torch.exp2((torch.frexp(like).exponent - 1).double()) * quantum
-        return torch.trunc(value / step) * step
+        return cuts(value / step) * step
 
     cut = truncated(addends, addends.abs().amax(0), core.alignment * finer)
     return f32(truncated(cut.sum(0), cut.sum(0), core.result))

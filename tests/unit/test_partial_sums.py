@@ -168,7 +168,7 @@ def test_every_stripe_is_covered(alignment: float, lanes: int, cuts: int, name: 
 def test_stripes_truncate_and_hold_whole_turns() -> None:
     with pytest.raises(ValueError, match="columns = 64: must be a multiple of lanes times 16"):
         Stripes(columns=64, lanes=(2, 3))
-    with pytest.raises(ValueError, match="rounding = 'nearest': must be \"truncate\" with stripes"):
+    with pytest.raises(ValueError, match="rounding = 'nearest': must be \"truncate\" with stripes or a chain"):
         Accumulator(stripes=Stripes(columns=64, lanes=(4,)))
     with pytest.raises(ValueError, match=r"unit_roundoff = .*: must be at least half of the core's 0.0625"):
         Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(4,), core=TensorCore(alignment=2.0**-4)))

@@ -29,6 +29,23 @@ _TRUNCATES = Accumulator(rounding="truncate")
 _TRUNCATES_14 = Accumulator(rounding="truncate", unit_roundoff=2.0**-14, exact_bits=14)
 _STRIPES = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4)), flush_to_zero=True)
 _CORE = Accumulator(group=32, inside=TensorCore(), flush_to_zero=True)
+_CHAIN = Accumulator(
+    unit_roundoff=2.0**-13,
+    rounding="truncate",
+    exact_bits=14,
+    chain=TensorCore(columns=32, alignment=2.0**-13, result=2.0**-13),
+    flush_to_zero=True,
+)
+
+
+def _measured(acc: Accumulator) -> Accumulator:
+    """The chain, where it is known to be `acc`."""
+    return dataclasses.replace(_CHAIN, measured=acc)
+
+
+_EXACTLY = TensorCore(columns=32, alignment=2.0**-13, result=2.0**-13, exactly=True)
+_FOLLOWED = _measured(dataclasses.replace(_CHAIN, chain=_EXACTLY))
+_FOLLOWED_GROUPS = _measured(Accumulator(group=32, inside=_EXACTLY, flush_to_zero=True))
 _FASTER = Transcendental(
     exp="fast", divide="fast", reciprocal_ulps=1.0, tanh="two_sigmoid", clamp_nan="limit", flush_to_zero=True
 )
@@ -73,6 +90,7 @@ def _recipe(gemm: Accumulator, orders: dict[str, Order], **rest: object) -> Reci
 
 _PLAIN = {"gemm1_output": "float32", "gemm2_output": "float32", "intermediate": "float32"}
 _GGML = {**_PLAIN, "weights": "exact", "bias_before_rounding": False}
+_MXFP8 = {"weights": "exact", "bias_before_rounding": False, "activation": _FAST, "intermediate_quantizer": "mxfp8"}
 RECIPES = {
     "bfloat16": _recipe(_NEAREST, _DECLARED, weights="bfloat16", bias_before_rounding=False),
     "float32": _recipe(_NEAREST, _DECLARED, **_PLAIN),
@@ -96,6 +114,9 @@ RECIPES = {
     "tensor core float32": _recipe(
         _CORE, _IN_ORDER, weights="exact", gemm1_output="float32", gemm2_output="float32", activation=_FASTER
     ),
+    "chain": _recipe(_CHAIN, _IN_ORDER, **_MXFP8),
+    "followed": _recipe(_FOLLOWED, _IN_ORDER, **_MXFP8),
+    "followed in groups": _recipe(_FOLLOWED_GROUPS, _IN_ORDER, **_MXFP8),
     "q8_0": _recipe(
         Accumulator(group=4, lanes=(1, 16)),
         {**_IN_ORDER, "lanes 16": simulate.lanes(16)},
@@ -258,7 +279,8 @@ def test_every_recipe_on_every_content(recipe: str) -> None:
 
 @pytest.mark.parametrize("content", ["positive", "repeated_up", "alternating"])
 @pytest.mark.parametrize(
-    "recipe", ["bfloat16", "fast float32", "truncates to 14 bits", "striped", "tensor core float32", "q8_0"]
+    "recipe",
+    ["bfloat16", "fast float32", "truncates to 14 bits", "striped", "tensor core float32", "chain", "followed", "q8_0"],
 )
 def test_long_sums(recipe: str, content: str) -> None:
     chosen = RECIPES[recipe]

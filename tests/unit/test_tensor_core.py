@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 import simulate
@@ -138,9 +139,83 @@ def test_a_subnormal_sum_under_a_large_scale_may_be_flushed() -> None:
         y = simulate.multiply(x, weight.value[0], ACC, Choices(order=ORDER, flush=flush), byte)
         assert bool(((y - ball.center[0]).abs() <= ball.radius[SHARP, 0]).all())
     assert (
-        tensor_core.cut(x[None], weight, torch.zeros(1, 1, 1, dtype=F64), _grid(x[None], weight), ACC)[0].max()
+        tensor_core.cut(x[None], weight, torch.zeros(3, 1, 1, 1, dtype=F64), _grid(x[None], weight), ACC)[0].max()
         < 2.0**-50
     )
+
+
+CHAIN = Accumulator(
+    unit_roundoff=2.0**-13,
+    rounding="truncate",
+    exact_bits=14,
+    chain=TensorCore(columns=32, alignment=2.0**-13, result=2.0**-13),
+)
+EXACTLY = TensorCore(columns=32, alignment=2.0**-13, result=2.0**-13, exactly=True)
+KNOWN = {
+    "chain": dataclasses.replace(CHAIN, chain=EXACTLY),
+    "chain of 16": dataclasses.replace(CHAIN, chain=dataclasses.replace(EXACTLY, columns=16)),
+    "wider result": dataclasses.replace(CHAIN, chain=dataclasses.replace(EXACTLY, result=2.0**-23)),
+    "wider alignment": dataclasses.replace(CHAIN, chain=dataclasses.replace(EXACTLY, alignment=2.0**-17)),
+    "groups": Accumulator(group=32, inside=EXACTLY),
+    "groups of two instructions": Accumulator(group=32, inside=dataclasses.replace(EXACTLY, columns=16)),
+}
+KINDS = ["normal", "positive", "wide", "cancelling", "constant"]
+
+
+def operands(kind: str, columns: int, rows: int = 48) -> tuple[torch.Tensor, Weight, torch.Tensor]:
+    generator = torch.Generator().manual_seed(columns)
+    x = row(kind, columns, generator)
+    codes = formats.e2m1_decode(torch.randint(0, 16, (rows, columns), generator=generator).to(torch.uint8))
+    byte = torch.randint(110, 124, (rows, columns // 32), generator=generator)
+    return x, weight_of(codes.abs() if kind == "positive" else codes, byte), byte
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_a_chain_of_instructions_cuts_is_enclosed(kind: str) -> None:
+    """Towards 0 or down, at the quantum that is declared or a finer one, to the sum so far or to 0."""
+    x, weight, _ = operands(kind, 512)
+    ball = matmul(exact(x[None]), weight, CHAIN)
+    for seed, divides, errors in itertools.product((0, 1), (True, False), (0, -1)):
+        y = simulate.multiply(
+            x, weight.value[0], CHAIN, Choices(order=ORDER, seed=seed, divides=divides, errors=errors)
+        )
+        assert bool(((y - ball.center[0]).abs() <= ball.radius[SHARP, 0]).all())
+        assert bool(((y - ball.center[0]).abs() <= ball.radius[HARD, 0]).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("known", KNOWN)
+def test_a_chain_that_is_known_is_followed_bit_by_bit(known: str, kind: str) -> None:
+    x, weight, byte = operands(kind, 512)
+    acc = dataclasses.replace(CHAIN, measured=KNOWN[known])
+    ball = matmul(exact(x[None]), weight, acc)
+    y = simulate.multiply(x, weight.value[0], acc, Choices(order=ORDER, seed=1), byte)
+    assert torch.equal(ball.center[0], y)
+    assert not bool(ball.radius[SHARP:].any())
+    assert bool((ball.radius[HARD] >= (x @ weight.value[0].mT - y).abs()).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("size", [2.0**-40, 2.0**-9, 2.0**-4])
+def test_elements_that_are_not_known_change_cuts(size: float, known: str, kind: str) -> None:
+    """Three of them, by up to `size` of their own: nothing leaves the radius, which is not that of all cuts."""
+    x, weight, byte = operands(kind, 512)
+    generator = torch.Generator().manual_seed(7)
+    radius = torch.zeros(3, 1, *x.shape, dtype=F64)
+    columns = torch.randint(0, 512, (3,), generator=generator)
+    radius[..., columns] = x[:, columns].abs() * size
+    acc = dataclasses.replace(CHAIN, measured=KNOWN[known])
+    ball = matmul(Ball(center=x[None], radius=radius), weight, acc)
+    for _ in range(6):
+        off = torch.rand(x.shape, generator=generator, dtype=F64) * 2 - 1
+        y = simulate.multiply(x + off.sign() * radius[0, 0], weight.value[0], acc, Choices(order=ORDER, seed=1), byte)
+        error = (y - ball.center[0]).abs()
+        assert bool((error <= ball.radius[SHARP, 0]).all())
+        assert bool((error <= ball.radius[HARD, 0]).all())
+    if kind == "normal" and size <= 2.0**-9:
+        unknown = matmul(Ball(center=x[None], radius=radius), weight, CHAIN)
+        assert ball.radius[SHARP].mean() < 0.2 * unknown.radius[SHARP].mean()
 
 
 def _grid(x: torch.Tensor, weight: Weight) -> tensor_core.Grid:
