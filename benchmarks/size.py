@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from rich.console import Console
@@ -23,7 +24,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from difftest.judging.compare import judge
 from difftest.judging.variants import tensors
-from oracles import base
+from oracles import base, matmul, one_pass
+from oracles.numerics import Accumulator, Numerics
 from oracles.problem import Problem, build
 from oracles.reference import enclose
 from strategies.scenario import Parallel, Scenario, Shape, Values
@@ -111,8 +113,7 @@ def measure(
     problem, materialise = _timed(lambda: build(scenario, device), device, repeats)
     prepared, prepare = _timed(lambda: candidate.prepare(problem), device, repeats)
     output, kernel = _timed(lambda: candidate(prepared), device, repeats)
-    with FlopCounterMode(display=False) as counter:
-        enclose(problem, candidate.numerics)
+    products = _products(problem, candidate.numerics)
     enclosure, reference = _timed(lambda: enclose(problem, candidate.numerics), device, repeats)
     _, compare = _timed(lambda: judge(output, enclosure, candidate.numerics), device, repeats)
     whole = sum(tensor.nbytes for tensor in tensors(problem).values())
@@ -124,9 +125,27 @@ def measure(
         "materialise": (materialise, rates.floor(whole)),
         "prepare": (prepare, rates.floor(2 * whole)),
         "kernel": (kernel, rates.floor(used + 2 * states, bfloat16=operations)),
-        "reference": (reference, rates.floor(used + states + answers, float64=counter.get_total_flops())),
+        "reference": (reference, rates.floor(used + states + answers, float64=products)),
         "compare": (compare, rates.floor(output.nbytes + answers)),
     }
+
+
+def _products(problem: Problem, numerics: Numerics) -> int:
+    """Operations of all matrix products that the reference makes, of values and of radii; also those of its own kernel,
+    which torch does not see."""
+    looked = 0
+
+    real = one_pass.look
+
+    def look(x: torch.Tensor, w: torch.Tensor, acc: Accumulator) -> one_pass.Sums | None:
+        nonlocal looked
+        sums = real(x, w, acc)
+        looked += 0 if sums is None else 2 * x.numel() * w.shape[1]
+        return sums
+
+    with FlopCounterMode(display=False) as counter, mock.patch.object(matmul.one_pass, "look", look):
+        enclose(problem, numerics)
+    return int(counter.get_total_flops()) + looked
 
 
 def _used(problem: Problem) -> tuple[int, int]:

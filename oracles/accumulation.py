@@ -12,6 +12,7 @@ from oracles import formats, partial_sums
 from oracles.ball import exponent_of, lsb
 from oracles.enclosure import LAMBDA
 from oracles.numerics import Accumulator, TensorCore
+from oracles.one_pass import Sums
 from oracles.partial_sums import PartialSums, Places
 
 SMALLEST_NORMAL = 2.0**-126
@@ -135,6 +136,7 @@ def sharp(
     asked: torch.Tensor,
     acc: Accumulator,
     grid: Grid,
+    looked: Sums | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(sharp radius, bias) of the declared orders, each [C, T, N], for x [C, T, K] times the weight [C, N, K].
 
@@ -143,7 +145,7 @@ def sharp(
     the small products' roundings. Truncation errs to one side: a sum, no root.
     Without an argument for independence, and for truncation, all of it is bias.
     off: [C, T, N], how far the partial sums may be from those of x. asked: bool [C, T, N], where a sharp radius makes a
-    difference; elsewhere it is `hard` where these places are few.
+    difference; elsewhere it is `hard` where these places are few. looked: the sums, where they are known.
     """
     if acc.rounding == "truncate":
         linear = _truncated(x, weight, hard, off, grid, acc)
@@ -170,11 +172,13 @@ def sharp(
     asked = asked & independent
     places = partial_sums.few(asked)
     if places is None:
-        spread, largest = deviation(partial_sums.bound(x, weight.value, acc), off, None)
+        sums = partial_sums.bound(x, weight.value, acc) if looked is None else PartialSums.of(looked)
+        spread, largest = deviation(sums, off, None)
         bias = biased(largest)
         return torch.minimum(spread + bias, hard), bias
     largest = (grown + off) * (1 + LAMBDA * roots * u * (1 + grows))
-    spread, largest[places] = deviation(partial_sums.bound_at(x, weight.value, acc, places), off[places], places)
+    sums = partial_sums.bound_at(x, weight.value, acc, places) if looked is None else PartialSums.of(looked, places)
+    spread, largest[places] = deviation(sums, off[places], places)
     bias = biased(largest)
     radius = hard.clone()
     radius[places] = torch.minimum(spread + bias[places], hard[places])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles import accumulation, formats, kinds, tensor_core
+from oracles import accumulation, formats, kinds, one_pass, tensor_core
 from oracles.accumulation import Weight
 from oracles.ball import F64, HARD, SHARP, Ball, settle
 from oracles.enclosure import ANY, FINITE, LAMBDA, NAN
@@ -47,7 +47,8 @@ def matmul(
     """
     columns = x.center.shape[-1]
     center = x.center if x.kinds is None else torch.where(x.kinds == FINITE, x.center, 0.0)
-    result = center @ weight.value.mT
+    looked = one_pass.look(center, weight.value, acc)
+    result = center @ weight.value.mT if looked is None else looked.result
     total, inherited = _through(center, x.radius, weight, correlated)
     grown = total + inherited[HARD]
     grid = accumulation.Grid(center, x.radius[HARD] > 0, weight, acc)
@@ -55,7 +56,7 @@ def matmul(
     hard = accumulation.hard(grown, columns, grid, acc) if acc.chain is None else torch.zeros_like(grown)
     lost = lost_sharp = torch.zeros_like(grown)
     if acc.inside is not None or acc.chain is not None:
-        lost, lost_sharp = tensor_core.cut(center, weight, inherited, grid, acc)
+        lost, lost_sharp = tensor_core.cut(center, weight, inherited, grid, acc, looked)
     if acc.flush_to_zero:
         flushed = accumulation.flushed(center, x.radius[HARD], weight, acc)
         lost, lost_sharp = lost + flushed, lost_sharp + flushed
@@ -72,7 +73,7 @@ def matmul(
         asked = hard > 0 if undecided is None else undecided(result, radius[HARD] + hard)
         off = inherited[SHARP] + lost_sharp
         seen = acc.measured or acc
-        sharp, bias = accumulation.sharp(center, weight, grown, hard, off, asked, seen, grid)
+        sharp, bias = accumulation.sharp(center, weight, grown, hard, off, asked, seen, grid, looked)
         radius += torch.stack((hard, sharp, bias))
     out = _kinds(x, weight, result, grown * (1 + grows), radius[HARD], acc)
     if tensor_core.is_followed(acc.measured or acc):

@@ -11,6 +11,7 @@ import torch
 
 from oracles import formats
 from oracles.numerics import Accumulator
+from oracles.one_pass import Sums
 
 _STEP = 16
 """Columns that are added in order before a partial sum is looked at, at most (but whole groups); twice as many where
@@ -36,6 +37,11 @@ class PartialSums:
 
     total: torch.Tensor
     largest: torch.Tensor
+
+    @classmethod
+    def of(cls, looked: Sums, places: Places | slice = slice(None)) -> PartialSums:
+        """Of sums that are added in order and to nearest, everywhere or at some places."""
+        return cls(total=looked.square[places], largest=looked.largest[places])
 
     def raise_to(self, total: torch.Tensor, largest: torch.Tensor) -> None:
         """Another order: keep the larger of each."""

@@ -25,8 +25,10 @@ from strategies.scenario import Scenario
 
 _U = 2.0**-24
 """Unit roundoff of float32."""
-_CHUNK = {"cpu": 1 << 21, "cuda": 1 << 26}
-"""Elements of w13 that are dequantised together: what stays in a cache; on a GPU some 7 GiB in all, to keep it busy."""
+_CACHED = 1 << 21
+"""Elements of w13 that are dequantised together on a CPU: what stays in a cache."""
+_BYTES = 192
+"""On a GPU: of its memory for each of them, all that is made of them included, with half of it to spare."""
 
 
 def enclose(problem: Problem, numerics: Numerics) -> Enclosure:
@@ -90,7 +92,7 @@ class _Routes:
         starts = (self.counts.cumsum(0) - self.counts).tolist()
         active = [expert for expert, count in enumerate(counts) if count]
         device = problem.hidden_states.device
-        step = max(1, _CHUNK[device.type] // (2 * problem.intermediate * problem.hidden))
+        step = max(1, _together(device) // (2 * problem.intermediate * problem.hidden))
         for first in range(0, len(active), step):
             experts = active[first : first + step]
             length = max(counts[expert] for expert in experts)
@@ -104,6 +106,15 @@ class _Routes:
                 live=offset < count,
                 tokens=self.token[pairs],
             )
+
+
+def _together(device: torch.device) -> int:
+    """Elements of a large tensor to work on at a time. A GPU is kept busy by as many as this process's share of it
+    holds: up to some hundred tokens the calls are what takes time, however much each of them does."""
+    if device.type == "cpu":
+        return _CACHED
+    whole = torch.cuda.get_device_properties(device).total_memory
+    return int(whole * torch.cuda.get_per_process_memory_fraction(device)) // _BYTES
 
 
 def _experts(problem: Problem, numerics: Numerics, part: _Part) -> Ball:
@@ -294,7 +305,7 @@ def _summed(problem: Problem, numerics: Numerics, routes: _Routes, pairs: Ball, 
     slot = torch.arange(max(1, int(counts.max())) if tokens else 1, device=counts.device)
     place = (counts.cumsum(0) - counts).unsqueeze(1) + slot
     place = torch.where(slot < counts.unsqueeze(1), place, len(order))  # one beyond the last: nothing is there
-    step = max(1, _CHUNK[counts.device.type] // (len(slot) * hidden))
+    step = max(1, _together(counts.device) // (len(slot) * hidden))
     smallest = SMALLEST_NORMAL if flush_to_zero else 2.0**-149
     sums = [_in_order(terms, part, fused, problem.topk_ids.shape[1], smallest) for part in torch.split(place, step)]
     return rounded(_joined(sums), problem.scenario.output_dtype, flush_to_zero=flush_to_zero)

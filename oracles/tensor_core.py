@@ -12,6 +12,7 @@ from oracles import accumulation, formats
 from oracles.accumulation import Grid, Weight
 from oracles.ball import HARD, SHARP, Ball
 from oracles.numerics import Accumulator, TensorCore
+from oracles.one_pass import Sums
 from oracles.partial_sums import block_sums
 
 _MAX = formats.MAX_FINITE["float32"]
@@ -20,7 +21,7 @@ _PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
 
 
 def cut(
-    x: torch.Tensor, weight: Weight, inherited: torch.Tensor, grid: Grid, acc: Accumulator
+    x: torch.Tensor, weight: Weight, inherited: torch.Tensor, grid: Grid, acc: Accumulator, looked: Sums | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(hard, sharp), each [C, T, N]: a bound on all that is cut, of one sign, for x [C, T, K] times the weight
     [C, N, K].
@@ -29,12 +30,12 @@ def cut(
     at most max |x| max |w| of its columns, or |s|; and its result. Or, as in `Grid`: bits are cut of small products
     only, two of the coarsest quantum of the largest addend or sum for each. All of it in units after the group's scale,
     a power of two. Sharp radius and bias are the same, and those of what was measured, if it was.
-    inherited [3, C, T, N]: what the errors of x make of the sum of magnitudes.
+    inherited [3, C, T, N]: what the errors of x make of the sum of magnitudes. looked: the sums, where they are known.
     """
     core = _core(acc)
     seen = core if acc.measured is None else _core(acc.measured)
     group = acc.group if acc.chain is None else x.shape[-1]
-    aligned, results, largest = _sums(x, weight, core.columns, group)
+    aligned, results, largest = sums(x, weight, core.columns, group, looked)
     instructions = group // core.columns
 
     def bound(core: TensorCore, inherited: torch.Tensor) -> torch.Tensor:
@@ -147,21 +148,25 @@ def _power_below(size: torch.Tensor) -> torch.Tensor:
     return ((size.clamp(min=2.0**-600).view(torch.int64) >> 52) << 52).view(torch.float64)
 
 
-def _sums(x: torch.Tensor, weight: Weight, columns: int, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def sums(
+    x: torch.Tensor, weight: Weight, columns: int, group: int, looked: Sums | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(sum over all instructions of a bound on the largest addend, sum of |result|, largest of either), [C, T, N]."""
     top_x = formats.grouped(x.abs(), columns).amax(-1)
     top_w = formats.grouped(weight.magnitude, columns).amax(-1)
     aligned = top_x @ top_w.mT
     largest = top_x.amax(-1).unsqueeze(-1) * top_w.amax(-1).unsqueeze(-2)
+    if looked is not None:
+        return aligned.add_(looked.inner), looked.inner + looked.last, torch.maximum(largest, looked.top)
     results = torch.zeros_like(aligned)
     rows = max(1, _PIECE[x.device.type] * columns // x.numel())
     for first in range(0, aligned.shape[-1], rows):
         part = slice(first, first + rows)
         steps = block_sums(x, weight.value[:, part], columns)
-        sums = steps.view(len(steps), -1, group // columns, *steps.shape[2:])
-        for last, following in itertools.pairwise(sums.unbind(2)):
+        parts = steps.view(len(steps), -1, group // columns, *steps.shape[2:])
+        for last, following in itertools.pairwise(parts.unbind(2)):
             following += last
-        inner, last, top = _sizes(sums)
+        inner, last, top = _sizes(parts)
         results[..., part] = inner + last
         aligned[..., part] += inner
         largest[..., part] = torch.maximum(largest[..., part], top)

@@ -7,9 +7,12 @@ import dataclasses
 import pytest
 import torch
 
+from oracles import one_pass, partial_sums, tensor_core
+from oracles.accumulation import Weight
 from oracles.enclosure import FINITE
 from oracles.grouped_mm import GroupedMM
-from oracles.numerics import Accumulator, Numerics, Transcendental
+from oracles.numerics import Accumulator, Numerics, TensorCore, Transcendental
+from oracles.partial_sums import PartialSums
 from oracles.problem import build
 from oracles.reference import enclose
 from strategies.scenario import Layer, Routing, Scenario, SetWeight, Shape, Situ, SwigluOai, ValueEdit, Values
@@ -86,3 +89,35 @@ def test_grouped_mm_on_the_device_is_inside() -> None:
     problem = build(dataclasses.replace(PLAIN, activation=Situ()), "cuda")
     out, y = enclose(problem, oracle.numerics), oracle(oracle.prepare(problem)).double()
     assert bool(((y - out.center).abs() <= out.hard).all())
+
+
+@pytest.mark.parametrize("tokens", [3, 70])
+def test_one_pass_over_a_large_gemm_gives_the_sums_that_are_written_out_otherwise(tokens: int) -> None:
+    generator = torch.Generator("cuda").manual_seed(tokens)
+    depth = 2048
+    rows = one_pass.LARGE // (tokens * depth) + 33
+    x, w = (
+        torch.randn(1, count, depth, generator=generator, device="cuda", dtype=torch.float64)
+        for count in (tokens, rows)
+    )
+    acc = Accumulator(group=32, inside=TensorCore())
+    looked = one_pass.look(x, w, acc)
+    assert looked is not None
+    torch.testing.assert_close(looked.result, x @ w.mT, rtol=0, atol=1e-11)
+    weight = Weight(value=w, unit=w.new_ones(1, rows), spread=False, subnormal=False)
+    for here, there in zip(
+        tensor_core.sums(x, weight, 16, 32, looked), tensor_core.sums(x, weight, 16, 32, None), strict=True
+    ):
+        torch.testing.assert_close(here, there, rtol=1e-11, atol=1e-11)
+    once, written = PartialSums.of(looked), partial_sums.bound(x, w, acc)
+    torch.testing.assert_close(once.total, written.total, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(once.largest, written.largest, rtol=1e-11, atol=1e-11)
+
+
+def test_one_pass_is_for_large_gemms_in_one_order() -> None:
+    large = torch.zeros(1, 1024, 1024, device="cuda", dtype=torch.float64)
+    core = Accumulator(group=32, inside=TensorCore())
+    assert one_pass.look(large, large, core) is not None
+    assert one_pass.look(large[:, :8], large, core) is None
+    assert one_pass.look(large, large, dataclasses.replace(core, lanes=(1, 2))) is None
+    assert one_pass.look(large, large, Accumulator()) is None

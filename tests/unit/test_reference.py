@@ -122,7 +122,7 @@ def test_ranks_add_up() -> None:
 def test_how_many_experts_are_held_makes_no_difference(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = build(scenario(tokens=17, experts=8, top_k=3))
     together = enclose(problem, GROUPED.numerics)
-    monkeypatch.setattr(reference, "_CHUNK", {"cpu": chunk})
+    monkeypatch.setattr(reference, "_CACHED", chunk)
     apart = enclose(problem, GROUPED.numerics)
     assert torch.equal(together.center, apart.center)
     assert torch.allclose(together.hard, apart.hard, rtol=1e-9, atol=0)
