@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from oracles.numerics import Accumulator, Numerics, Transcendental
-from oracles.problem import Problem
+from oracles.problem import ActivationParams, Problem
 from strategies.capability import Capability
 from strategies.scenario import Scenario
 
@@ -29,15 +29,36 @@ _MOST = 1 << 24
 _GEMM = Accumulator(group=_BLOCK)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Codes as float32 of E2M1, weight scales swizzled: w13 [E, 2I, H] with rows [up; gate], w2 [E, H, I]."""
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What the kernel is handed. Ids are global, `first_expert` is the rank's first; weights are in the kernel's order.
 
-    problem: Problem
+    field                   shape                          dtype
+    x                       [M, H]                         float8_e4m3fn
+    input_sf                128x4 of [M, H/32]             uint8
+    token_selected_experts  [M, K]                         int32, a global id, or -1 for a masked slot
+    token_final_scales      [M, K]                         float32
+    w13                     [E, 2I, H/2]                   uint8, two E2M1 codes a byte; rows [up; gate]
+    w13_scale               [E, 128x4 of [2I, H/32]]       uint8 E8M0
+    w2                      [E, H, I/2]                    uint8
+    w2_scale                [E, 128x4 of [H, I/32]]        uint8
+    w13_bias                [E, 2I], rows [up; gate]       bfloat16 or float16, or None
+    w2_bias                 [E, H]                         bfloat16 or float16, or None
+    """
+
+    x: torch.Tensor
+    input_sf: torch.Tensor
+    token_selected_experts: torch.Tensor
+    token_final_scales: torch.Tensor
     w13: torch.Tensor
-    w13_scale: list[torch.Tensor]
+    w13_scale: torch.Tensor
     w2: torch.Tensor
-    w2_scale: list[torch.Tensor]
+    w2_scale: torch.Tensor
+    activation: ActivationParams
+    first_expert: int
+    output_dtype: torch.dtype
+    w13_bias: torch.Tensor | None = None
+    w2_bias: torch.Tensor | None = None
 
 
 class EmulatedSm120:
@@ -69,49 +90,62 @@ class EmulatedSm120:
         """What is outside `capability`, in a few words; None otherwise."""
         return self.capability.objection(scenario)
 
-    def prepare(self, problem: Problem) -> Prepared:
-        return Prepared(
-            problem=problem,
-            w13=_e2m1(self.up_gate(problem.w13)),
-            w13_scale=[self.swizzled(scale) for scale in self.up_gate(problem.w13_scale)],
-            w2=_e2m1(problem.w2),
-            w2_scale=[self.swizzled(scale) for scale in problem.w2_scale],
-        )
-
-    def __call__(self, prepared: Prepared) -> torch.Tensor:
-        problem = prepared.problem
-        tokens, hidden = problem.hidden_states.shape
-        dtype, device = problem.output_dtype, problem.hidden_states.device
+    def prepare(self, problem: Problem) -> Call:
         assert problem.hidden_q is not None  # of this precision
         assert problem.hidden_scale is not None
-        payload = problem.hidden_q.float()
-        input_sf = self.input_sf(problem.hidden_scale)
-        local = self.local_ids(problem)
+        return Call(
+            x=problem.hidden_q,
+            input_sf=self.input_sf(problem.hidden_scale),
+            token_selected_experts=problem.topk_ids,
+            token_final_scales=problem.router_weights,
+            w13=self.up_gate(problem.w13),
+            w13_scale=torch.stack([self.swizzled(scale) for scale in self.up_gate(problem.w13_scale)]),
+            w2=problem.w2,
+            w2_scale=torch.stack([self.swizzled(scale) for scale in problem.w2_scale]),
+            activation=problem.activation,
+            first_expert=problem.ep_rank * problem.experts_local,
+            output_dtype=problem.output_dtype,
+            w13_bias=None if problem.w13_bias is None else self.up_gate(problem.w13_bias),
+            w2_bias=problem.w2_bias,
+        )
+
+    def __call__(self, prepared: Call) -> torch.Tensor:
+        tokens, hidden = prepared.x.shape
+        dtype, device = prepared.output_dtype, prepared.x.device
+        payload = prepared.x.float()
+        local = self.local_ids(prepared)
         answers = torch.zeros(*local.shape, hidden, dtype=torch.float32, device=device)
         before = 0
-        for expert in range(problem.experts_local):
+        for expert in range(len(prepared.w13)):
             token, slot = (local == expert).nonzero(as_tuple=True)
             count = token.numel()
             if not count:
                 continue
             base = self.first_row(before, expert)
             before += count
-            x_scale = self.expanded(input_sf, token, base, hidden // _BLOCK)
-            h = self.gemm(payload[token], x_scale, prepared.w13[expert], prepared.w13_scale[expert]).to(dtype).float()
-            if problem.w13_bias is not None:
-                h = h + self.up_gate(problem.w13_bias[expert : expert + 1])[0].float()
+            x_scale = self.expanded(prepared.input_sf, token, base, hidden // _BLOCK)
+            h = (
+                self.gemm(payload[token], x_scale, _e2m1(prepared.w13[expert]), prepared.w13_scale[expert])
+                .to(dtype)
+                .float()
+            )
+            if prepared.w13_bias is not None:
+                h = h + prepared.w13_bias[expert].float()
             up, gate = h.chunk(2, dim=-1)
-            codes, a_scale = self.requantized(self.activated(problem, expert, gate, up), dtype)
+            codes, a_scale = self.requantized(self.activated(prepared.activation, expert, gate, up), dtype)
             stored = swizzled_rows(self.swizzled(a_scale), torch.arange(count, device=device), a_scale.shape[1])
-            y = self.gemm(codes.float(), stored, prepared.w2[expert], prepared.w2_scale[expert]).to(dtype).float()
-            if problem.w2_bias is not None:
-                y = y + problem.w2_bias[expert].float()
+            y = (
+                self.gemm(codes.float(), stored, _e2m1(prepared.w2[expert]), prepared.w2_scale[expert])
+                .to(dtype)
+                .float()
+            )
+            if prepared.w2_bias is not None:
+                y = y + prepared.w2_bias[expert].float()
             answers[token, slot] = y
-        factor = problem.topk_weights * torch.tensor(problem.routed_scaling_factor, dtype=torch.float32)
         total = torch.zeros(tokens, hidden, dtype=torch.float32, device=device)
         for position in range(local.shape[1]):
             live = local[:, position] >= 0
-            total[live] += factor[live, position, None] * answers[live, position]
+            total[live] += prepared.token_final_scales[live, position, None] * answers[live, position]
         return total.to(dtype)
 
     # --- steps, each of which a mistaken kernel may get wrong (`oracles.faults.sm120`)
@@ -129,10 +163,10 @@ class EmulatedSm120:
         """The buffer of the activations' scales [M, H/32] that the expansion reads."""
         return swizzle(scale)
 
-    def local_ids(self, problem: Problem) -> torch.Tensor:
+    def local_ids(self, call: Call) -> torch.Tensor:
         """int64 [M, K]: the rank's own expert, -1 for a masked or foreign slot."""
-        local = problem.topk_ids.long() - problem.ep_rank * problem.experts_local
-        mine = (problem.topk_ids >= 0) & (local >= 0) & (local < problem.experts_local)
+        local = call.token_selected_experts.long() - call.first_expert
+        mine = (call.token_selected_experts >= 0) & (local >= 0) & (local < len(call.w13))
         return torch.where(mine, local, -1)
 
     def first_row(self, before: int, expert: int) -> int:
@@ -170,9 +204,9 @@ class EmulatedSm120:
         """float64: the scales of a weight, by their bytes."""
         return _e8m0(byte)
 
-    def activated(self, problem: Problem, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def activated(self, params: ActivationParams, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """float32 [T, I]."""
-        return _activate(problem, expert, gate, up)
+        return _activate(params, expert, gate, up)
 
     def requantized(self, a: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """MXFP8 of a [T, I], rounded to the output dtype first."""
@@ -229,9 +263,8 @@ def _e8m0(byte: torch.Tensor) -> torch.Tensor:
     return _POWERS.to(byte.device)[byte.long()]
 
 
-def _activate(problem: Problem, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def _activate(params: ActivationParams, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """float32 [T, I]. fmin and fmax turn a NaN into the limit, as the kernel's do."""
-    params = problem.activation
 
     def tanh(z: torch.Tensor) -> torch.Tensor:
         return 2 * torch.sigmoid(2 * z) - 1

@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 import torch
 
-from oracles.emulated_sm120 import EmulatedSm120
+from oracles.emulated_sm120 import Call, EmulatedSm120
 from oracles.faults.fault import Fault, registrar
-from oracles.problem import Problem
+from oracles.problem import ActivationParams
 
 _GROUP, _TILE = 32, 128
 _FOUND: dict[str, Fault] = {}
@@ -83,15 +83,13 @@ class Sm120ScalesOfTheRowsBefore(EmulatedSm120):
 class Sm120SituParametersDropped(EmulatedSm120):
     """SiTU's parameters are not passed on: 4 and 25 are used."""
 
-    def activated(self, problem: Problem, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        params = problem.activation
+    def activated(self, params: ActivationParams, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         if params.kind == "situ":
             assert params.beta is not None  # of this kind
             assert params.linear_beta is not None
             four, twenty_five = torch.full_like(params.beta, 4.0), torch.full_like(params.linear_beta, 25.0)
-            fixed = dataclasses.replace(params, beta=four, linear_beta=twenty_five)
-            problem = dataclasses.replace(problem, activation=fixed)
-        return super().activated(problem, expert, gate, up)
+            params = dataclasses.replace(params, beta=four, linear_beta=twenty_five)
+        return super().activated(params, expert, gate, up)
 
 
 # --- routing ---------------------------------------------------------------------------------------------------------
@@ -101,17 +99,17 @@ class Sm120SituParametersDropped(EmulatedSm120):
 class Sm120OffsetIgnored(EmulatedSm120):
     """Global ids are taken for the rank's own."""
 
-    def local_ids(self, problem: Problem) -> torch.Tensor:
-        ids = problem.topk_ids.long()
-        return torch.where((ids >= 0) & (ids < problem.experts_local), ids, -1)
+    def local_ids(self, call: Call) -> torch.Tensor:
+        ids = call.token_selected_experts.long()
+        return torch.where((ids >= 0) & (ids < len(call.w13)), ids, -1)
 
 
 @_fault("routing", "the 3-kernel sort stops at a row's first hit: the later slot of a duplicate is lost")
 class Sm120DuplicateLost(EmulatedSm120):
     """A row's second slot of the same expert adds nothing."""
 
-    def local_ids(self, problem: Problem) -> torch.Tensor:
-        local = super().local_ids(problem)
+    def local_ids(self, call: Call) -> torch.Tensor:
+        local = super().local_ids(call)
         earlier = (local[:, :, None] == local[:, None, :]).tril(-1).any(-1)
         return torch.where(earlier, -1, local)
 
