@@ -8,7 +8,8 @@ not reproduced      the scenario reaches it, and the answer is right
 not reachable here  the code does it, and nothing that runs on this machine comes to it: the reason says what would
 not run             something is missing
 
-Needs sglang, FlashInfer and a CUDA device; what is wiring alone needs only sglang. Exit code 1: something was not run.
+Needs sglang, FlashInfer and a CUDA device; what is wiring alone, and SM120, where the kernel is emulated, need only
+sglang. Exit code 1: something was not run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from oracles.marlin import BLOCKS, Marlin
 from oracles.problem import Problem, build
 from oracles.reference import enclose
 from oracles.sglang_path import SglangFlashinfer, SglangMarlin, SglangPath
+from oracles.sglang_sm120 import SglangEmulatedSm120, SglangEmulatedSm120Interleaved
 from strategies import Layer, MaskRow, MaskSlot, Parallel, Routing, Scenario, Shape, Situ, SwigluOai, Values
 from strategies.scenario import Execution
 
@@ -87,13 +89,13 @@ def installed() -> None:
         raise Missing(f"sglang: not installed: {sglang_package.INSTALL}")
 
 
-def another_layer(path: SglangPath, asked: Scenario, computed: Scenario, why: str) -> Result:
+def another_layer(path: SglangPath, asked: Scenario, computed: Problem, why: str) -> Result:
     """Whether `path`, asked for one layer, computes the other."""
     outcome = check(asked, path, checks=(), device=DEVICE)
     if outcome.verdict == "agrees":
         return NOT_REPRODUCED, "the answer is right"
     problem = build(asked)
-    breaches = judge(path(path.prepare(problem)), enclose(build(computed), path.numerics), path.numerics).breaches
+    breaches = judge(path(path.prepare(problem)), enclose(computed, path.numerics), path.numerics).breaches
     if breaches:
         return REPRODUCED, f"wrong, and not as suspected: {outcome.detail}"
     return REPRODUCED, f"{why}; {outcome.detail}"
@@ -114,13 +116,13 @@ def right(oracle: Any, *scenarios: Scenario, told: str) -> Result:
 @suspect("(a)", "an alpha of 0 is taken for one that is not set (flashinfer_mxfp4)")
 def alpha_zero() -> Result:
     asked = replace(BASE, activation=replace(OAI, alpha=0.0))
-    return another_layer(here(SglangFlashinfer()), asked, BASE, "the answer is that of alpha 1.702")
+    return another_layer(here(SglangFlashinfer()), asked, build(BASE), "the answer is that of alpha 1.702")
 
 
 def _factor(path: SglangPath, activation: SwigluOai | Situ) -> Result:
     plain = replace(BASE, activation=activation)
     scaled = replace(plain, layer=Layer(routed_scaling_factor=2.0))
-    return another_layer(path, scaled, plain, "routed_scaling_factor 2 gives the answer of 1")
+    return another_layer(path, scaled, build(plain), "routed_scaling_factor 2 gives the answer of 1")
 
 
 @suspect("(b)", "routed_scaling_factor is dropped (flashinfer_mxfp4)")
@@ -139,7 +141,7 @@ def no_clamp_limit() -> Result:
     asked = replace(BASE, activation=Situ(), values=LARGE)
     without = {"activation": "situ", "gemm1_alpha": 4.0}
     with mock.patch.object(sglang_path, "activation_config", return_value=without):
-        found, why = another_layer(path, asked, replace(asked, activation=LINEAR), "up is linear")
+        found, why = another_layer(path, asked, build(replace(asked, activation=LINEAR)), "up is linear")
     return found, f"{why}; a model without situ_linear_beta meets it, Kimi-K3 sets 25"
 
 
@@ -189,6 +191,50 @@ def swiglu_step() -> Result:
     if not made._use_swiglu_step:
         return NOT_REPRODUCED, "SwiGLU is chosen"
     return NOT_REACHABLE, "it does; Kimi-K3 is given another method, and sets alpha"
+
+
+# --- SM120, the kernel emulated --------------------------------------------------------------------------------------
+
+ON_SM120 = replace(BASE, precision="mxfp8xmxfp4")
+SAME_ROWS = "with rows in turn, so that they are right"
+
+
+@suspect("SM120", "rows of gate and up are taken in turn, though a checkpoint has two halves (flashinfer_mxfp4)")
+def rows_in_turn() -> Result:
+    meant = build(ON_SM120)
+    gate_up = {name: getattr(meant, name) for name in ("w13", "w13_scale")}
+    read = {name: torch.cat((rows[:, 0::2], rows[:, 1::2]), dim=1) for name, rows in gate_up.items()}
+    path = here(SglangEmulatedSm120())
+    return another_layer(path, ON_SM120, replace(meant, **read), "gate is the rows 0, 2, 4, ... of [gate; up]")
+
+
+@suspect("SM120", "SiTU is computed as GPT-OSS's SwiGLU-OAI (flashinfer_mxfp4)")
+def situ_on_sm120() -> Result:
+    asked = replace(ON_SM120, activation=Situ())
+    why = f"the answer is that of SwiGLU-OAI(1.702, 1, 7), {SAME_ROWS}"
+    return another_layer(here(SglangEmulatedSm120Interleaved()), asked, build(ON_SM120), why)
+
+
+@suspect("SM120", "alpha and limit of SwiGLU-OAI are dropped (flashinfer_mxfp4)")
+def parameters_on_sm120() -> Result:
+    asked = replace(ON_SM120, activation=replace(OAI, alpha=0.5, limit=0.5))
+    why = f"the answer is that of 1.702 and 7, {SAME_ROWS}"
+    return another_layer(here(SglangEmulatedSm120Interleaved()), asked, build(ON_SM120), why)
+
+
+@suspect("SM120", "routed_scaling_factor is dropped (flashinfer_mxfp4)")
+def factor_on_sm120() -> Result:
+    asked = replace(ON_SM120, layer=Layer(routed_scaling_factor=2.0))
+    why = f"the answer is that of 1, {SAME_ROWS}"
+    return another_layer(here(SglangEmulatedSm120Interleaved()), asked, build(ON_SM120), why)
+
+
+@suspect("SM120", "a layer with rows in turn and GPT-OSS's activation is wrong too (flashinfer_mxfp4)")
+def gpt_oss_on_sm120() -> Result:
+    padded = replace(ON_SM120, shape=replace(BASE.shape, hidden=160, intermediate=96))
+    ranked = replace(ON_SM120, parallel=Parallel(ep_size=2, ep_rank=1), routing=Routing(edits=(MaskRow(token=2),)))
+    told = "H and I padded, EP and a masked row among them; the kernel is emulated"
+    return right(here(SglangEmulatedSm120Interleaved()), ON_SM120, padded, ranked, told=told)
 
 
 # --- public reports --------------------------------------------------------------------------------------------------
@@ -267,7 +313,7 @@ def clamp_marlin() -> Result:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", help="those of this name, as '(e)' or B12")
+    parser.add_argument("--only", help="those of this name, as '(e)', SM120 or B12")
     only = parser.parse_args().only
     unrun = 0
     for one in SUSPECTS:
@@ -281,7 +327,7 @@ def main() -> int:
         except (RuntimeError, ImportError, ValueError, TypeError, AttributeError) as error:
             found, why = NOT_RUN, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         unrun += found == NOT_RUN
-        print(f"{one.name:4} {found:18}  {one.what}\n{'':25}{why}", flush=True)
+        print(f"{one.name:5} {found:18}  {one.what}\n{'':26}{why}", flush=True)
     return int(unrun > 0)
 
 

@@ -59,6 +59,8 @@ _LAYERS = (
     "sglang.srt.layers.moe.topk",
 )
 _MOST_ABSENT = 40
+_NEEDED = "msgspec"
+"""The layers' own settings are its structs."""
 KERNELS = "pip install sglang-kernel"
 _entered = False
 
@@ -160,6 +162,7 @@ def enter() -> None:
     if not locations:
         raise ImportError("No module named 'sglang'")
     root = Path(next(iter(locations)))
+    torch.compile(_StandIns)  # sglang's modules do so: what torch imports for it must not find a stand-in of triton
     stand_ins = _StandIns()
     sys.meta_path.insert(0, stand_ins)
     try:
@@ -168,7 +171,7 @@ def enter() -> None:
                 _import(root, stand_ins.absent)
             except ModuleNotFoundError as error:
                 top = (error.name or "sglang").partition(".")[0]
-                if top == "sglang" or top in stand_ins.absent:
+                if top in ("sglang", _NEEDED) or top in stand_ins.absent:
                     raise
                 stand_ins.absent.add(top)
             else:

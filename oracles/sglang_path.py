@@ -2,14 +2,16 @@
 
 The layer gets what a model gives it: tensors in the checkpoint's order, as the loader leaves them ([gate; up], rows not
 interleaved), and the configuration that Kimi-K3's model code passes: the activation by its name, `gemm1_alpha` and
-`gemm1_clamp_limit` for its parameters, `gate_up_interleaved=False`, `routed_scaling_factor`. What becomes of them is
+`gemm1_clamp_limit` for its parameters, `gate_up_interleaved`, `routed_scaling_factor`. What becomes of them is
 the released package's to decide: an activation that is not computed, rows in the wrong order, a parameter that is
 dropped are findings. So nothing is declined but what the configuration cannot say.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ class SglangPath:
     reproduction_enter = "oracles.sglang_layers:enter"
     _backend: str
     _hidden_unit: int
+    _interleaved = False
+    """Whether the checkpoint has the rows of gate and up in turn, and the configuration says so."""
     capability: Capability
 
     def missing(self) -> str | None:
@@ -55,13 +59,22 @@ class SglangPath:
 
     def prepare(self, problem: Problem) -> Prepared:
         """Give the layer its tensors and let it process them, on the problem's CUDA device or else the current one."""
-        device = flashinfer_package.device_for(problem.hidden_states)
-        with flashinfer_package.current(device), sglang_layers.served(self._backend):
-            return Prepared.of(problem, device, self._hidden_unit)
+        device = self._device(problem)
+        with self._serving(device):
+            return Prepared.of(problem, device, self._hidden_unit, interleaved=self._interleaved)
 
     def __call__(self, prepared: Prepared) -> torch.Tensor:
-        with flashinfer_package.current(prepared.device), sglang_layers.served(self._backend):
+        with self._serving(prepared.device):
             return prepared.run()
+
+    def _device(self, problem: Problem) -> torch.device:
+        return flashinfer_package.device_for(problem.hidden_states)
+
+    @contextmanager
+    def _serving(self, device: torch.device) -> Iterator[None]:
+        """What the layer finds around it while it is made and called."""
+        with flashinfer_package.current(device), sglang_layers.served(self._backend):
+            yield
 
 
 class SglangFlashinfer(SglangPath):
@@ -111,9 +124,9 @@ class Prepared:
     dispatched: Any
 
     @classmethod
-    def of(cls, problem: Problem, device: torch.device, hidden_unit: int) -> Prepared:
+    def of(cls, problem: Problem, device: torch.device, hidden_unit: int, *, interleaved: bool = False) -> Prepared:
         mxfp4 = sglang_layers.module("srt.layers.quantization.mxfp4")
-        layer = new_layer(problem, hidden_unit)
+        layer = new_layer(problem, hidden_unit, interleaved=interleaved)
         method = mxfp4.Mxfp4MoEMethod(prefix="experts")
         with torch.device(device):
             method.create_weights(
@@ -124,7 +137,7 @@ class Prepared:
                 params_dtype=torch.bfloat16,
                 with_bias=problem.w13_bias is not None,
             )
-        load(layer, problem)
+        load(layer, with_rows_in_turn(problem) if interleaved else problem)
         method.create_moe_runner(layer, layer.moe_runner_config)
         method.process_weights_after_loading(layer)
         return cls(problem, device, layer, method, _dispatched(problem, device, layer))
@@ -136,7 +149,7 @@ class Prepared:
         return output[:, : states.shape[1]].to(states.device, copy=True).contiguous()
 
 
-def new_layer(problem: Problem, hidden_unit: int) -> torch.nn.Module:
+def new_layer(problem: Problem, hidden_unit: int, *, interleaved: bool = False) -> torch.nn.Module:
     """The layer as its constructor leaves it for the weight processor: sizes, placement and configuration."""
     layer = torch.nn.Module()
     scenario = problem.scenario
@@ -166,7 +179,7 @@ def new_layer(problem: Problem, hidden_unit: int) -> torch.nn.Module:
         params_dtype=torch.bfloat16,
         inplace=False,
         routed_scaling_factor=problem.routed_scaling_factor,
-        gate_up_interleaved=False,
+        gate_up_interleaved=interleaved,
         layer=layer,
         **activation_config(problem.activation),
     )
@@ -192,6 +205,16 @@ def activation_config(params: ActivationParams) -> dict[str, Any]:
                 "gemm1_clamp_limit": first(params.linear_beta),
             }
     raise ValueError(f"activation {params.kind!r}: must be one of swiglu, swiglu_oai, situ")
+
+
+def with_rows_in_turn(problem: Problem) -> Problem:
+    """[gate; up] -> gate 0, up 0, gate 1, up 1, ... in w13, its scales and its bias: as a checkpoint of GPT-OSS."""
+
+    def in_turn(rows: torch.Tensor) -> torch.Tensor:
+        return torch.stack(rows.chunk(2, dim=1), dim=2).flatten(1, 2)
+
+    bias = None if problem.w13_bias is None else in_turn(problem.w13_bias)
+    return replace(problem, w13=in_turn(problem.w13), w13_scale=in_turn(problem.w13_scale), w13_bias=bias)
 
 
 def load(layer: Any, problem: Problem) -> None:

@@ -13,6 +13,7 @@ from difftest.output.describe import changed_fields, element_line
 from difftest.report.paths import relative
 from difftest.report.proof import Proof
 from difftest.report.render import render
+from oracles import emulations
 from strategies.plain import AnyScenario
 from strategies.router import RouterEdit, RouterScenario, SetBias, SetLogit, SetRow, TieExperts
 from strategies.scenario import (
@@ -64,7 +65,12 @@ def summary(case: Case) -> str:
         else "A fused MoE layer with MXFP4 experts"
     )
     detail = relative(outcome.detail).rstrip(".")
-    return f"{what}, computed by {outcome.candidate}: {detail}."
+    by = f"{outcome.candidate}, where the kernel is emulated" if _emulated(outcome) else outcome.candidate
+    return f"{what}, computed by {by}: {detail}."
+
+
+def _emulated(outcome: Outcome) -> bool:
+    return outcome.candidate in emulations()
 
 
 def issue(
@@ -147,6 +153,8 @@ def _not_shown(case: Case, environment: Mapping[str, Any] | None) -> list[str]:
     if environment is not None:
         versions = {name: version for name, version in environment["packages"].items() if name != "torch"} or versions
     lines = [f"Other versions than {', '.join(f'{n} {v}' for n, v in versions.items()) or 'this one'}."]
+    if _emulated(case.outcome):
+        lines.append("What the kernel itself does: it is emulated in plain torch, and none was run.")
     if isinstance(case.scenario, Scenario) and case.scenario.parallel.ep_size == 1:
         lines.append("Expert parallelism: the smallest scenario has one rank.")
     if case.sequence:

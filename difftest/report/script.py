@@ -22,7 +22,7 @@ from difftest.report.render import render
 from difftest.report.router_question import router_inquiry
 from oracles import router_problem
 from oracles.base import AnyOracle, Oracle, RouterOracle, runs_on
-from oracles.numerics import Numerics
+from oracles.numerics import Numerics, Quantizer
 from oracles.problem import build
 from oracles.reproductions.claims import CHECKS
 from oracles.reproductions.routing_claims import ROUTER_CHECKS
@@ -170,7 +170,7 @@ def _about_layer(scenario: Scenario, oracle: Oracle, kernel: _Kernel, outcome: O
         value = getattr(scenario.execution, name)
         if value != getattr(default, name) and name != "poison":
             kernel.require(name, f"execution.{name} = {value!r}")
-    if scenario.precision == "mxfp8xmxfp4":
+    if scenario.precision == "mxfp8xmxfp4" and oracle.numerics.hidden_quantizer == "none":  # else x is its exact value
         kernel.require("hidden_q", "precision = 'mxfp8xmxfp4'")
     problem = build(scenario)
     asked = inquiry(problem, oracle, check, sharp=outcome.kind == "implausible")
@@ -255,16 +255,21 @@ def ends_process(outcome: Outcome) -> bool:
     return outcome.verdict in ENDS_PROCESS
 
 
+_PLAIN_QUANTIZERS: dict[Quantizer, str] = {
+    "none": "none",
+    "q8_0": "q8_0",
+    "q8_0_portable": "q8_0",
+    "mxfp8": "mxfp8",
+    "mxfp8_flushed": "mxfp8",
+}
+"""As the plain layer has them; the bounds hold what one code of a quantiser may do otherwise."""
+
+
 def rounding(numerics: Numerics) -> dict[str, str]:
-    """The rounding points as the plain layer names them. Raises `NoScript` for a quantiser that it does not know."""
-    quantizers = {
-        "input": numerics.hidden_quantizer.removesuffix("_portable"),
-        "intermediate_quantizer": numerics.intermediate_quantizer.removesuffix("_portable"),
-    }
-    for quantizer in quantizers.values():
-        if quantizer not in ("none", "q8_0"):
-            raise NoScript(f"the plain layer of a script does not know the quantiser {quantizer!r}")
-    return quantizers | {
+    """The rounding points as the plain layer names them."""
+    return {
+        "input": _PLAIN_QUANTIZERS[numerics.hidden_quantizer],
+        "intermediate_quantizer": _PLAIN_QUANTIZERS[numerics.intermediate_quantizer],
         "weights": "none" if numerics.weights == "exact" else numerics.weights,
         "gemm1": numerics.gemm1_output,
         "bias": "before" if numerics.bias_before_rounding else "after",

@@ -25,6 +25,29 @@ def q8_0(x: torch.Tensor) -> torch.Tensor:
     return (codes.double() * (amax / 127).half().double()).flatten(-2)
 
 
+def mxfp8_codes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """FlashInfer's MXFP8 of [..., K]: E4M3 codes, float64 [..., K/32, 32], and E8M0 bytes [..., K/32].
+
+    The scale is the power of two at or above amax / 448. NaN is passed over by the maximum and saturates; a block of
+    nothing else is NaN. Under the bytes 0 and 254 finite values become 0.
+    """
+    blocks = x.double().reshape(*x.shape[:-1], -1, 32)
+    amax = blocks.abs().nan_to_num(nan=0.0, posinf=torch.inf).amax(-1)
+    significand, exponent = torch.frexp(amax.clamp(max=2.0**200) / 448)
+    byte = torch.where(amax == 0, 0, exponent - (significand == 0.5).int() + 127).clamp(0, 254)
+    inverse = torch.where((byte == 0) | (byte == 254), 0.0, torch.exp2(127 - byte.double()))
+    scaled = (blocks * inverse[..., None]).nan_to_num(nan=448.0).clamp(-448, 448)
+    byte = torch.where(blocks.isnan().all(-1), 255, byte).to(torch.uint8)
+    return scaled.float().to(torch.float8_e4m3fn).double(), byte
+
+
+def mxfp8(x: torch.Tensor) -> torch.Tensor:
+    """The values that `mxfp8_codes` stands for."""
+    codes, byte = mxfp8_codes(x)
+    factor = torch.where(byte == 255, torch.nan, torch.exp2(byte.double() - 127))
+    return (codes * factor[..., None]).flatten(-2)
+
+
 def activate(p: SimpleNamespace, expert: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     value = {name: float(vector[expert]) for name, vector in p.parameters.items()}
     if p.activation == "swiglu":
@@ -38,13 +61,13 @@ def activate(p: SimpleNamespace, expert: int, gate: torch.Tensor, up: torch.Tens
 
 def expected(p: SimpleNamespace, rounding: dict[str, str]) -> torch.Tensor:
     """float64 [M, H]. rounding: by step, the dtype that the kernel's value has there ("output": that of the answer),
-    "q8_0", or "none"; and whether a bias is added "before" the GEMM's result is rounded or "after"."""
+    "q8_0", "mxfp8", or "none"; and whether a bias is added "before" the GEMM's result is rounded or "after"."""
 
     def rounded(x: torch.Tensor, step: str) -> torch.Tensor:
         if rounding[step] == "none":
             return x
-        if rounding[step] == "q8_0":
-            return q8_0(x)
+        if rounding[step] in ("q8_0", "mxfp8"):
+            return q8_0(x) if rounding[step] == "q8_0" else mxfp8(x)
         dtype = p.output_dtype if rounding[step] == "output" else getattr(torch, rounding[step])
         return x.to(dtype).double()
 

@@ -27,8 +27,8 @@ def marlin(p: SimpleNamespace) -> torch.Tensor:
         return run(there(p), 1)
 
 
-def run(p: SimpleNamespace, hidden_unit: int) -> torch.Tensor:
-    """hidden_unit: of what H is padded to a multiple."""
+def run(p: SimpleNamespace, hidden_unit: int, *, interleaved: bool = False) -> torch.Tensor:
+    """hidden_unit: of what H is padded to a multiple. interleaved: w13 has the rows of gate and up in turn."""
     hidden, inner, local = p.hidden_states.shape[1], 2 * p.w2.shape[2], len(p.w13)
     padded = -(-hidden // hidden_unit) * hidden_unit
     sizes: dict[str, Any] = {
@@ -50,7 +50,7 @@ def run(p: SimpleNamespace, hidden_unit: int) -> torch.Tensor:
         top_k=p.topk_ids.shape[1],
         inplace=False,
         routed_scaling_factor=p.routed_scaling_factor,
-        gate_up_interleaved=False,
+        gate_up_interleaved=interleaved,
         layer=layer,
         **activation(p),
     )

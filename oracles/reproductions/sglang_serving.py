@@ -20,8 +20,11 @@ def there(p: SimpleNamespace) -> SimpleNamespace:
 
 
 @contextlib.contextmanager
-def served(backend: str) -> Iterator[None]:
-    """What a server started with `--moe-runner-backend BACKEND` publishes, as far as these layers ask."""
+def served(backend: str, **facts: bool) -> Iterator[None]:
+    """What a server started with `--moe-runner-backend BACKEND` publishes, as far as these layers ask.
+
+    facts: of the platform, in the place of the machine's own.
+    """
     whole = runtime_context.get_context()
     before = whole._config_bags
     whole._config_bags = {
@@ -33,7 +36,7 @@ def served(backend: str) -> Iterator[None]:
     flags = runtime_context.get_flags().moe.override(runner_backend=MoeRunnerBackend(backend))
     parallel = runtime_context.get_parallel().override(tp_group=SimpleNamespace(world_size=1))
     try:
-        with flags, parallel, torch.no_grad():
+        with flags, parallel, runtime_context.override_platform(**facts), torch.no_grad():
             yield
     finally:
         whole._config_bags = before
