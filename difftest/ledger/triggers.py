@@ -50,5 +50,6 @@ def _distinct(scenario: Scenario) -> Iterator[AssignExpert]:
     for token, row in enumerate(ids[: scenario.shape.tokens].tolist()):
         for slot, expert in enumerate(row):
             if 0 <= expert < experts and expert in row[:slot]:
-                row[slot] = next(other % experts for other in range(expert + 1, expert + experts) if other not in row)
+                others = (other % experts for other in range(expert + 1, expert + experts))
+                row[slot] = next(other for other in others if other not in row)
                 yield AssignExpert(token=token, slot=slot, expert=row[slot])

@@ -147,6 +147,19 @@ def test_a_trigger_is_known_in_whatever_form_it_comes(ledger) -> None:
     assert not known.has_cause(form.bucket, BIASED)
 
 
+def test_a_trigger_is_taken_from_whatever_has_it() -> None:
+    last = Scenario(
+        shape=Shape(experts=6, top_k=6), routing=Routing(rule="ties", edits=(DuplicateSlot(token=0, slot=1, source=5),))
+    )
+    drawn = [last, *filter(repeats_expert, draws("quick", 600, WHOLE))]
+    assert len(drawn) > 10
+    for scenario in drawn:
+        other = triggers.without(Trigger.DUPLICATE_EXPERT, scenario)
+        assert not repeats_expert(other)
+        kept = len(scenario.routing.edits)
+        assert replace(other, routing=replace(other.routing, edits=other.routing.edits[:kept])) == scenario
+
+
 def test_nothing_else_hides_behind_a_trigger(ledger) -> None:
     known = ledger(diverges(TWICE), trigger=Trigger.DUPLICATE_EXPERT)
     both = replace(ASSIGNED, layer=Layer(biases="per_expert"))
