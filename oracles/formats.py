@@ -126,7 +126,7 @@ def e8m0_decode(byte: torch.Tensor) -> torch.Tensor:
 def e8m0_encode_ceil(value: torch.Tensor) -> torch.Tensor:
     """Positive float64 -> the byte of the smallest power of two that is not below it, in [0, 254]; NaN -> 0xFF."""
     raw = _bits(value)
-    exponent = (raw >> 52) - 1023 + ((raw & ((1 << 52) - 1)) != 0).to(torch.int64)
+    exponent = (raw >> 52) - 1023 + ((raw & ((1 << 52) - 1)) != 0)
     return torch.where(value.isnan(), 255, (exponent + 127).clamp(0, 254)).to(torch.uint8)
 
 
@@ -150,7 +150,7 @@ def e4m3_encode(value: torch.Tensor) -> torch.Tensor:
     raw = _bits(magnitude)
     normal = (((raw >> 52) - 1023 + 7) << 3) | ((raw >> 49) & 7)
     code = torch.where(magnitude < 2.0**-6, (magnitude * 2.0**9).nan_to_num().to(torch.int64), normal)
-    code = torch.where(value.isnan(), 0x7F, code + 0x80 * value.signbit().to(torch.int64))
+    code = torch.where(value.isnan(), 0x7F, code + 0x80 * value.signbit())
     return code.to(torch.uint8)
 
 

@@ -65,12 +65,10 @@ class Reference:
 class _Part:
     """Some experts and their (token, slot) pairs, padded to one length T.
 
-    experts: int64 [C], local ids. pairs: int64 [C, T], index into the sorted pairs, an expert's last one repeated.
-    live: bool [C, T], the first of each. tokens: int64 [C, T].
+    experts: int64 [C], local ids. tokens: int64 [C, T], an expert's last one repeated. live: bool [C, T], no repeat.
     """
 
     experts: torch.Tensor
-    pairs: torch.Tensor
     live: torch.Tensor
     tokens: torch.Tensor
 
@@ -85,7 +83,7 @@ class _Routes:
         order = expert.argsort(stable=True)
         self.token, self.slot, self.expert = token[order], slot[order], expert[order]
         self.weight = problem.router_weights[self.token, self.slot]
-        self.counts = torch.bincount(self.expert, minlength=problem.experts_local)
+        self.counts = torch.bincount(self.expert)
 
     def parts(self, problem: Problem) -> Iterator[_Part]:
         counts = self.counts.tolist()
@@ -99,12 +97,10 @@ class _Routes:
             offset = torch.arange(length, device=device)
             count = torch.tensor([[counts[expert]] for expert in experts], device=device)
             start = torch.tensor([[starts[expert]] for expert in experts], device=device)
-            pairs = start + torch.minimum(offset, count - 1)
             yield _Part(
                 experts=torch.tensor(experts, device=device),
-                pairs=pairs,
                 live=offset < count,
-                tokens=self.token[pairs],
+                tokens=self.token[start + torch.minimum(offset, count - 1)],
             )
 
 
@@ -334,7 +330,7 @@ def _in_order(terms: Ball, place: torch.Tensor, fused: bool, slots: int, smalles
     center, out = partial[:, -1] + 0.0, None  # a sum that begins with 0 is never -0
     if terms.kinds is not None:
         own = of(terms.kinds - FINITE) + FINITE
-        out = functools.reduce(functools.partial(kinds.combine, kinds.sum_of), own.unbind(1), finite_kinds(center))
+        out = functools.reduce(functools.partial(kinds.combine, kinds.sum_of), own.unbind(1))
     if not formats.within(over, formats.MAX_FINITE["float32"]):
         out = finite_kinds(center) if out is None else out
         # What overflows is an infinity of its own sign: it may meet one of the other that is certain.
@@ -356,12 +352,11 @@ def _weighted(pairs: Ball, pair: torch.Tensor, weight: torch.Tensor, special: bo
         answers = kinds.of_operand(center - radius[HARD], center + radius[HARD], own, flush_to_zero=flush_to_zero)
         factor = kinds.of_operand(weight, weight, kinds_of(weight), flush_to_zero=flush_to_zero)
         out = kinds.of_factors(answers, factor.expand_as(own))
-        center, weight = torch.where(own == FINITE, center, 0.0), weight.nan_to_num(0.0, 0.0, 0.0)
     center, radius = weight * center, weight.abs() * radius
     if flush_to_zero:
         lost = torch.where(weight.abs() < SMALLEST_NORMAL, center.abs(), 0.0)
         radius = torch.maximum(radius, lost)
-    return Ball(center=center, radius=radius) if out is None else settle(center, radius, out)
+    return settle(center, radius, out)
 
 
 def _is_float32(value: torch.Tensor, smallest: float) -> torch.Tensor:

@@ -258,8 +258,7 @@ def _breach(
         radius=sharp if kind == "implausible" else hard,
     )
     beyond = (got - enclosure.center).abs() - (enclosure.sharp if kind == "implausible" else enclosure.hard)
-    confused = kind in ("must_be_finite", "must_be_nonfinite")
-    picture = heat(where, torch.full_like(beyond, torch.inf) if confused else beyond, stats.rms)
+    picture = heat(where, torch.full_like(beyond, torch.inf) if kind == "must_be_nonfinite" else beyond, stats.rms)
     some = f"{count} of {where.numel()} elements in {int(where.any(1).sum())} of {len(where)} rows"
     at = f"[{token}, {column}] = {value:.9g}"
     match kind:

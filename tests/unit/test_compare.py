@@ -371,3 +371,41 @@ def test_the_worst_implausible_value_is_the_one_furthest_outside() -> None:
     worst = judged([[2.0, 3.25]], allowed).breaches[0].worst
     assert worst is not None
     assert worst.column == 0
+
+
+# --- where it is wrong, as a picture ---------------------------------------------------------------------------------
+
+
+def test_a_picture_of_what_differs_is_in_units_of_the_expected_rms() -> None:
+    expected = torch.tensor([[100.0, 100.0], [100.0, 100.0]])
+    got = torch.tensor([[100.0, 101.0], [100.0, 90.0]])
+    breach = not_equal(got, expected)
+    assert breach is not None
+    assert breach.heat == (".5", ".6")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_has_no_part_in_the_rms(value: float) -> None:
+    """Without it the rms is 0, and 1 is taken; were it 1, and the rms 1/2, 0.07 would be a step further."""
+    expected = torch.tensor([[value, 0.0, 0.0, 0.0]])
+    breach = not_equal(torch.tensor([[value, 0.07, 0.0, 0.0]]), expected)
+    assert breach is not None
+    assert breach.heat == (".5..",)
+
+
+@pytest.mark.parametrize(
+    ("got", "hard", "sharp", "picture"),
+    [
+        (1.25, 8.0, 0.125, ("6",)),  # 0.125 beyond the sharp radius
+        (12.0, 10.984375, 0.0, ("5",)),  # 0.016 beyond the hard one
+    ],
+)
+def test_a_picture_shows_how_far_beyond_the_radius_that_is_broken(
+    got: float, hard: float, sharp: float, picture: tuple[str, ...]
+) -> None:
+    assert judged([[got]], enclosure([[1.0]], hard=hard, sharp=sharp)).breaches[0].heat == picture
+
+
+@pytest.mark.parametrize(("got", "kind"), [(math.inf, FINITE), (math.nan, FINITE), (1.0, NAN), (1.0, POS_INF)])
+def test_a_picture_of_confused_kinds_has_no_digits(got: float, kind: int) -> None:
+    assert judged([[got, 0.0]], enclosure([[0.0, 0.0]], kinds=[[kind, FINITE]])).breaches[0].heat == ("#.",)

@@ -139,6 +139,42 @@ def test_bits_of_another_dtype_are_refused() -> None:
 def test_exp2_over_its_whole_range() -> None:
     exponents = torch.arange(-1022, 1024)
     assert same(formats.exp2(exponents), np.ldexp(1.0, exponents.numpy()))
+    assert same(formats.exp2(exponents.to(torch.int16)), np.ldexp(1.0, exponents.numpy()))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], True),
+        ([-2.0, 2.0], True),
+        ([-2.0, 0.5], True),
+        ([-0.5, 0.5], True),
+        ([2.25], False),
+        ([-2.25], False),
+        ([-np.inf], False),
+        ([0.0, np.nan], False),
+    ],
+)
+def test_within_is_up_to_the_largest_and_no_nan(values: list[float], expected: bool) -> None:
+    assert formats.within(torch.tensor(values, dtype=torch.float64), 2.0) is expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], np.inf),
+        ([0.0, -0.0], np.inf),
+        ([3.0, -2.0], 2.0),
+        ([0.0, 3.0, -2.0], 2.0),
+        ([-0.0, -0.25, 0.5], 0.25),
+        ([0.0, 2.0**-1074, 1.0], 2.0**-1074),
+        ([0.0, 3 * 2.0**-1074], 3 * 2.0**-1074),
+        ([0.0, 1.7976931348623157e308], 1.7976931348623157e308),
+        ([0.0, np.inf], np.inf),
+    ],
+)
+def test_smallest_is_of_the_magnitudes_that_are_not_zero(values: list[float], expected: float) -> None:
+    assert formats.smallest(torch.tensor(values, dtype=torch.float64)) == expected
 
 
 # --- the three MX formats ------------------------------------------------------------------------------------------
@@ -192,6 +228,16 @@ def test_e4m3_every_byte() -> None:
     number = ~decoded.isnan()
     assert torch.equal(encoded[number], torch.from_numpy(BYTES)[number])
     assert encoded[~number].tolist() == [0x7F, 0x7F]
+
+
+@pytest.mark.parametrize("encode", [formats.e2m1_encode, formats.e8m0_encode_ceil, formats.e4m3_encode])
+def test_codes_are_bytes(encode: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert encode(torch.ones(3, dtype=torch.float64)).dtype == torch.uint8
+
+
+def test_e4m3_round_saturates_on_both_sides() -> None:
+    values = torch.tensor([1e9, -1e9, 500.0, -500.0], dtype=torch.float64)
+    assert formats.e4m3_round(values).tolist() == [448.0, -448.0, 448.0, -448.0]
 
 
 def test_e4m3_rounds_to_nearest_even_and_saturates() -> None:
