@@ -13,6 +13,8 @@ from typing import Literal
 
 import torch
 
+from oracles import kernels
+
 GROUP = 32
 """Elements under one scale."""
 
@@ -50,6 +52,10 @@ def grouped(value: torch.Tensor, size: int) -> torch.Tensor:
 def round_to(value: torch.Tensor, dtype: Literal["float32", "bfloat16", "float16"]) -> torch.Tensor:
     """`value` (float64) rounded to nearest even in `dtype`, as float64. Keeps subnormals; overflow is infinity."""
     bits, min_exponent, largest = _FORMATS[dtype]
+    if value.is_cuda and value.numel() >= _LARGE and value.dtype == torch.float64 and kernels.usable():
+        from oracles import formats_triton  # of a package that comes with torch for CUDA alone
+
+        return formats_triton.round_to(value, bits, min_exponent, largest)
     rounded = _round(value, bits, min_exponent)
     if not value.is_cuda and within(rounded, largest):  # to ask a GPU would cost more than to do it
         return rounded
@@ -61,7 +67,7 @@ def within(value: torch.Tensor, largest: float) -> bool:
     if not value.numel():
         return True
     if value.is_cuda:
-        return bool(value.abs().amax() <= largest)  # asked once
+        return bool(torch.linalg.vector_norm(value, math.inf) <= largest)
     low, high = value.aminmax()
     return float(low) >= -largest and float(high) <= largest
 
@@ -70,7 +76,7 @@ def smallest(value: torch.Tensor) -> float:
     """The smallest magnitude of float64 that is not 0; infinity when there is none."""
     if not value.numel():
         return math.inf
-    size = float(value.abs().amin())
+    size = float(torch.linalg.vector_norm(value, -math.inf) if value.is_cuda else value.abs().amin())
     if size > 0:
         return size
     rest = (1 << 63) - 1  # all bits but the sign's
@@ -79,6 +85,8 @@ def smallest(value: torch.Tensor) -> float:
 
 
 _EXPONENT = 0x7FF << 52
+_LARGE = 1 << 22
+"""Elements from which a pass over memory on a GPU takes longer than a call."""
 
 
 def _round(value: torch.Tensor, bits: int, min_exponent: int) -> torch.Tensor:

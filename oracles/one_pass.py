@@ -7,13 +7,11 @@ float64 have another order, and so may differ in their last places: the referenc
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import shutil
 from dataclasses import dataclass
 
 import torch
 
+from oracles import kernels
 from oracles.numerics import Accumulator
 
 LARGE = 1 << 30
@@ -40,7 +38,7 @@ class Sums:
 def look(x: torch.Tensor, w: torch.Tensor, acc: Accumulator) -> Sums | None:
     """The sums of float64 x [C, T, K] and w [C, N, K]; None where they are few, in other orders, or on no GPU."""
     size = x.numel() * w.shape[1]
-    if not x.is_cuda or size < LARGE or not _in_order(acc) or not _installed():
+    if not x.is_cuda or size < LARGE or not _in_order(acc) or not kernels.usable():
         return None
     from oracles import one_pass_triton  # of a package that comes with torch for CUDA alone
 
@@ -55,9 +53,3 @@ def _in_order(acc: Accumulator) -> bool:
     """Whether groups of a tensor core's instructions are added, in order only. The kernel adds 16 columns at a time."""
     core = acc.inside if acc.chain is None else None
     return core is not None and core.columns == 16 and acc.lanes == acc.splits == (1,)
-
-
-@functools.cache
-def _installed() -> bool:
-    """Whether there is Triton, and the C compiler with which it makes what launches a kernel."""
-    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))

@@ -5,6 +5,7 @@ Skipped where Ray is not installed; `tox run -e ray` installs it.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -33,8 +34,12 @@ MARK = "DIFFTEST_DRILL"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(tmp_path_factory):
-    """A cluster of four nodes of a core each, the first of which cannot be spared; this process is connected to it."""
+def nodes(request, tmp_path_factory):
+    """A cluster of four nodes of a core each, the first of which cannot be spared; this process is connected to it.
+
+    Ray's own logs are kept where a test failed: why a node or a worker went is in none of its exceptions.
+    """
+    failed = request.session.testsfailed
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, str(tmp_path_factory.mktemp("drill") / "mark"))  # the nodes' workers inherit it
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -46,6 +51,10 @@ def nodes(tmp_path_factory):
         finally:
             ray.shutdown()
             machines.shutdown()
+            if request.session.testsfailed > failed:
+                kept = tmp_path_factory.mktemp("ray") / "logs"
+                shutil.copytree(Path(machines.head_node.get_session_dir_path()) / "logs", kept)
+                print(f"Ray's logs of the failed drill: {kept}")
 
 
 def options(folder: Path, candidate: str, examples: int) -> Options:
@@ -82,9 +91,10 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(nodes, undisturbed, tmp_pa
     store = tmp_path / "store"
     command = [sys.executable, "-m", "difftest", "campaign", str(store), "--address", machines.address]
     command += ["--candidate", REJECTS, "--profile", "quick", "--examples", "48", "--seed", "1"]
-    driver = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    with (tmp_path / "driver.log").open("w") as log:
+        driver = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
     while not list(store.glob("shards/shard-*.json")):
-        assert driver.poll() is None, "it ended before it was killed"
+        assert driver.poll() is None, f"it ended before it was killed: {(tmp_path / 'driver.log').read_text()}"
         time.sleep(0.05)
     driver.kill()
     driver.wait()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Literal
 
 import pytest
 import torch
 
-from oracles import one_pass, partial_sums, tensor_core
+from oracles import formats, one_pass, partial_sums, tensor_core
 from oracles.accumulation import Weight
 from oracles.enclosure import FINITE
 from oracles.grouped_mm import GroupedMM
@@ -121,3 +123,16 @@ def test_one_pass_is_for_large_gemms_in_one_order() -> None:
     assert one_pass.look(large[:, :8], large, core) is None
     assert one_pass.look(large, large, dataclasses.replace(core, lanes=(1, 2))) is None
     assert one_pass.look(large, large, Accumulator()) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_large_tensor_is_rounded_as_on_a_cpu(dtype: Literal["float32", "bfloat16", "float16"]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    anything = torch.randint(-(2**63), 2**63 - 1, (1 << 22,), generator=generator).view(torch.float64)
+    usual = torch.randn(1 << 20, generator=generator, dtype=torch.float64)
+    ties = torch.tensor([1 + 2.0**-9, 1 + 2.0**-8, -65520.0, 2.0**-150, -0.0, math.inf, math.nan], dtype=torch.float64)
+    value = torch.cat((anything, usual, ties))
+    here, there = formats.round_to(value, dtype), formats.round_to(value.cuda(), dtype).cpu()
+    numbers = ~here.isnan()
+    assert torch.equal(here.view(torch.int64)[numbers], there.view(torch.int64)[numbers])
+    assert torch.equal(here.isnan(), there.isnan())
