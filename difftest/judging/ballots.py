@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from difftest.judging.compare import ROUNDED
+from difftest.judging.compare import ROUNDED, hidden, kind_of, one_kind
 from difftest.judging.outcome import Bucket, Outcome
 from difftest.judging.votes import AGREE, DIFFER, UNASKED, Pairs, Votes, answered, outside
 from oracles.enclosure import FINITE, Enclosure
@@ -62,26 +62,22 @@ class Ballot:
 
     def is_right(self, kind: str) -> bool:
         """Whether the output is inside the enclosure, by the radius of this kind of finding."""
-        finite, must = self.output.isfinite(), self.kinds == FINITE
         inside = (self.output - self.center).abs() <= self.radius(kind)
-        return bool((torch.where(must, inside, True) & ~(_never(self.kinds) & finite)).all())
+        return bool((torch.where(self.kinds == FINITE, inside, True) & ~hidden(self.output, self.kinds)).all())
 
     def agrees(self, other: Ballot, kind: str) -> bool:
-        """Whether both can be right: |a - b| <= r_a + r_b + |ref_a - ref_b| where both must be finite, and either both
-        finite or neither where both must not be."""
+        """Whether both can be right: |a - b| <= r_a + r_b + |ref_a - ref_b| where both must be finite; where neither may
+        be, both finite or neither, and the same one of NaN and the infinities where that is certain of both."""
         apart = (self.center - other.center).abs()
         allowed = (self.radius(kind) + other.radius(kind) + apart) * ROUNDED
         near = (self.output - other.output).abs() <= allowed
         near |= (self.output == other.output) | (self.output.isnan() & other.output.isnan())
-        alike = self.output.isfinite() == other.output.isfinite()
         both = (self.kinds == FINITE) & (other.kinds == FINITE)
-        neither = _never(self.kinds) & _never(other.kinds)
+        neither = (self.kinds & FINITE == 0) & (other.kinds & FINITE == 0)
+        certain = (self.kinds == other.kinds) & one_kind(self.kinds)
+        alike = self.output.isfinite() == other.output.isfinite()
+        alike &= ~certain | (kind_of(self.output) == kind_of(other.output))
         return bool((torch.where(both, near, True) & torch.where(neither, alike, True)).all())
-
-
-def _never(kinds: torch.Tensor) -> torch.Tensor:
-    """bool: certainly not finite."""
-    return (kinds & FINITE) == 0
 
 
 class Poll:

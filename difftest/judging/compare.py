@@ -98,9 +98,18 @@ def _outside(got: torch.Tensor, enclosure: Enclosure) -> tuple[torch.Tensor, ...
     error = torch.where(compared, (got - enclosure.center).abs(), 0.0)
     outside = compared & (error > enclosure.sharp)
     lost = must_be_finite & ~finite
-    # Certainly non-finite, and certainly which one when a single bit is set.
-    kept = (kinds & FINITE == 0) & (kinds & _kind_of(got) == 0) & (finite | (kinds & (kinds - 1) == 0))
-    return compared, error, outside, lost, kept
+    return compared, error, outside, lost, hidden(got, kinds)
+
+
+def hidden(output: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
+    """bool [M, H]: where a value is certainly not finite, and `output` has a finite one, or NaN or infinity where it is
+    certain which one. kinds: see `Enclosure`."""
+    return (kinds & FINITE == 0) & (kinds & kind_of(output) == 0) & (output.isfinite() | one_kind(kinds))
+
+
+def one_kind(kinds: torch.Tensor) -> torch.Tensor:
+    """bool [M, H]: where a single bit is set."""
+    return kinds & (kinds - 1) == 0
 
 
 def pair(first: Enclosure, output: torch.Tensor, second: Enclosure) -> Enclosure:
@@ -175,7 +184,7 @@ def _rms(values: torch.Tensor) -> float:
     return float(finite.square().mean().sqrt())
 
 
-def _kind_of(value: torch.Tensor) -> torch.Tensor:
+def kind_of(value: torch.Tensor) -> torch.Tensor:
     """uint8: the one bit of `oracles.enclosure` that each value is."""
     kind = torch.where(value > 0, POS_INF, NEG_INF)
     return torch.where(value.isfinite(), FINITE, torch.where(value.isnan(), NAN, kind)).to(torch.uint8)

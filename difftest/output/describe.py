@@ -251,7 +251,7 @@ def pair_lines(pairs: Pairs) -> list[str]:
     if not pairs.counts:
         return []
     width = max(len(name) for names in pairs.counts for name in names)
-    lines = ["pairwise agreement, of the scenarios that both answered:"]
+    lines = ["pairwise agreement, answer against answer, of the scenarios that both answered:"]
     for (first, second), counts in pairs.counts.items():
         agreed, differed, unasked = (counts[result] for result in (AGREE, DIFFER, UNASKED))
         parts = [f"{agreed} of {agreed + differed} agree"]

@@ -21,7 +21,7 @@ from difftest.judging.trial import InProcess
 from difftest.judging.votes import AGREE, DIFFER, UNASKED, Pairs, Votes
 from difftest.options import Options
 from difftest.output import describe
-from oracles.enclosure import ANY, FINITE, NAN, Enclosure
+from oracles.enclosure import ANY, FINITE, NAN, POS_INF, Enclosure
 from oracles.problem import build
 from oracles.reference import enclose
 from strategies.scenario import Parallel, Scenario, Shape
@@ -68,6 +68,10 @@ def test_what_is_not_finite_is_compared_too() -> None:
     lost, kept = ballot([1.0], [0.0], kinds=NAN), ballot([math.nan], [0.0], kinds=NAN)
     assert not lost.agrees(kept, "must_be_nonfinite")
     assert (lost.is_right("must_be_nonfinite"), kept.is_right("must_be_nonfinite")) == (False, True)
+    infinity = ballot([math.inf], [0.0], kinds=NAN)
+    assert not infinity.agrees(kept, "must_be_nonfinite")
+    assert not infinity.is_right("must_be_nonfinite")
+    assert ballot([math.inf], [0.0], kinds=NAN | POS_INF).agrees(kept, "must_be_nonfinite")  # either may be right
     assert ballot([7.0], [0.0], kinds=ANY).agrees(kept, "impossible")  # nothing is claimed there
 
 
@@ -202,7 +206,9 @@ def test_a_campaign_says_who_stands_alone(tmp_path: Path) -> None:
     assert pairs["grouped-mm", "ggml"][AGREE] > 0
     assert Summary.from_json(summary.to_json()).pairs == summary.pairs
     assert Finding.from_json(finding.to_json()) == finding
-    assert "pairwise agreement, of the scenarios that both answered:" in describe.summary_lines(summary, options)
+    assert "pairwise agreement, answer against answer, of the scenarios that both answered:" in describe.summary_lines(
+        summary, options
+    )
 
 
 def test_another_reference_has_no_radius_of_its_own(tmp_path: Path) -> None:
@@ -235,7 +241,7 @@ def test_pairs_in_words() -> None:
     pairs.add("ggml", "x", DIFFER, 2)
     pairs.add("ggml", "x", UNASKED)
     assert describe.pair_lines(pairs) == [
-        "pairwise agreement, of the scenarios that both answered:",
+        "pairwise agreement, answer against answer, of the scenarios that both answered:",
         "  ggml        grouped-mm  40 of 40 agree",
         "  ggml        x           0 of 2 agree, 2 differ, 1 not looked into",
     ]
