@@ -66,8 +66,8 @@ class Ballot:
         return bool((torch.where(self.kinds == FINITE, inside, True) & ~hidden(self.output, self.kinds)).all())
 
     def agrees(self, other: Ballot, kind: str) -> bool:
-        """Whether both can be right: |a - b| <= r_a + r_b + |ref_a - ref_b| where both must be finite; where neither may
-        be, both finite or neither, and the same one of NaN and the infinities where that is certain of both."""
+        """Whether both can be right: |a - b| <= r_a + r_b + |ref_a - ref_b| where both must be finite; where neither
+        may be, both finite or neither, and the same of NaN and the infinities where that is certain of both."""
         apart = (self.center - other.center).abs()
         allowed = (self.radius(kind) + other.radius(kind) + apart) * ROUNDED
         near = (self.output - other.output).abs() <= allowed
