@@ -27,6 +27,7 @@ import torch
 
 from difftest.engine import check
 from difftest.judging.compare import judge
+from difftest.stream import Stream
 from oracles import sglang_layers, sglang_package, sglang_path
 from oracles.base import missing_of
 from oracles.marlin import BLOCKS, Marlin
@@ -34,7 +35,7 @@ from oracles.problem import Problem, build
 from oracles.reference import enclose
 from oracles.sglang_path import SglangFlashinfer, SglangMarlin, SglangPath
 from oracles.sglang_sm120 import SglangEmulatedSm120, SglangEmulatedSm120Interleaved
-from strategies import Layer, MaskRow, MaskSlot, Parallel, Routing, Scenario, Shape, Situ, SwigluOai, Values
+from strategies import Layer, MaskRow, MaskSlot, Parallel, Routing, Scenario, Shape, Situ, SwigluOai, Values, scenarios
 from strategies.scenario import Execution
 
 REPRODUCED, NOT_REPRODUCED, NOT_REACHABLE, NOT_RUN = "reproduced", "not reproduced", "not reachable here", "not run"
@@ -231,10 +232,13 @@ def factor_on_sm120() -> Result:
 
 @suspect("SM120", "a layer with rows in turn and GPT-OSS's activation is wrong too (flashinfer_mxfp4)")
 def gpt_oss_on_sm120() -> Result:
-    padded = replace(ON_SM120, shape=replace(BASE.shape, hidden=160, intermediate=96))
-    ranked = replace(ON_SM120, parallel=Parallel(ep_size=2, ep_rank=1), routing=Routing(edits=(MaskRow(token=2),)))
-    told = "H and I padded, EP and a masked row among them; the kernel is emulated"
-    return right(here(SglangEmulatedSm120Interleaved()), ON_SM120, padded, ranked, told=told)
+    path, drawn = here(SglangEmulatedSm120Interleaved()), list[Scenario]()
+
+    def keep(scenario: Scenario) -> None:
+        drawn.append(replace(scenario, activation=OAI, layer=replace(scenario.layer, routed_scaling_factor=1.0)))
+
+    Stream(scenarios(path.capability, profile="quick"), base_seed=1, shard=0, count=300).each(keep)
+    return right(path, *drawn, told="drawn, with all but the activation and the factor as they come")
 
 
 # --- public reports --------------------------------------------------------------------------------------------------
