@@ -1,5 +1,5 @@
-"""Whether kernels of our own can run: of Triton, which comes with torch for CUDA. For large tensors on a GPU they take one
-pass over memory in the place of many; they compute what the torch code beside them does."""
+"""Whether kernels of our own can run: of Triton, which comes with torch for CUDA. On a GPU they take one pass
+over memory in place of many, and compute what the torch code beside them does."""
 
 from __future__ import annotations
 
