@@ -294,6 +294,7 @@ def campaign_speed(candidate: Any, capability: Any, limit: float, device: str) -
     Stream(scenarios(capability, profile=PROFILE), base_seed=0, shard=0, count=5000).each(stop)
     whole = wall() - start
     seconds = {phase: executor.spans.seconds[phase] for phase in PHASES if phase in executor.spans.seconds}
+    seconds["compare"] += executor.spans.seconds["checks"]
     return count - 20, seconds | {"draw": whole - judging, "other": judging - sum(seconds.values())}
 
 

@@ -1,13 +1,16 @@
 """How many scenarios a second are judged, and what of it is the tool's own time: `python benchmarks/speed.py`.
 
 Draws scenarios as a campaign does, and judges each for one candidate: reference, enclosure, journal and the sampled
-reference-free checks included. own: judging, checking and bookkeeping, all that is not drawing, making tensors, the
-candidate or the reference; "of rest" is its share of the time outside of the kernel and the reference. Run it on a
-quiet machine: its clock is the wall's.
+reference-free checks included. Milliseconds a scenario: draw, materialise (its tensors), prepare and kernel (the
+candidate), reference (enclosures), compare (judging), checks (what the reference-free checks do besides asking, as the
+copies of the inputs), and the rest, which is the tool's overhead: handing over, the journal, outcomes, bookkeeping. "of
+rest" is its share of the time outside of the kernel and the reference. Run it on a quiet machine: its clock is the
+wall's.
 
 With --isolate, or for a candidate on a GPU, cases are judged in worker processes while the next are drawn, as in a
-campaign. The columns are then what one worker spends on a scenario, and scenarios/s is of all of them together.
-driver: processor time of this process, which draws, hands over and takes the outcomes; it bounds scenarios/s.
+campaign. The columns are then what one worker spends on a scenario, and overhead has this process's own besides:
+driver, processor time of this process, which draws, hands over and takes the outcomes, less what it draws. driver
+bounds scenarios/s, which is of all processes together.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ from rich.table import Table
 from difftest.engine import Engine, Executor, Pending
 from difftest.isolation.executors import Executors, Isolation
 from difftest.journal import Journal
+from difftest.judging.guard import PHASES
 from difftest.judging.outcome import Verdict
 from difftest.stream import Stream
 from strategies import scenarios
 from strategies.scenario import Scenario
 
-ASKED = ("materialise", "prepare", "kernel", "reference")
-COLUMNS = ("draw", *ASKED, "own")
+COLUMNS = ("draw", *PHASES, "overhead")
 
 _WARM = 20
 """Scenarios for each process before the clock starts: what is loaded and cached once is no cost of a scenario."""
@@ -50,9 +53,9 @@ class Speed:
     findings: int
 
     @property
-    def own_share(self) -> float:
-        """The tool's own time as a share of all time outside of the kernel and the reference."""
-        return self.spent["own"] / sum(self.spent[column] for column in COLUMNS if column not in ASKED[2:])
+    def overhead_share(self) -> float:
+        """The overhead as a share of all time outside of the kernel and the reference."""
+        return self.spent["overhead"] / sum(self.spent[name] for name in COLUMNS if name not in ("kernel", "reference"))
 
 
 def main() -> None:
@@ -82,7 +85,7 @@ def main() -> None:
                 str(workers) if executor.isolated else "-",
                 f"{speed.rate:.1f}",
                 *(f"{speed.spent[column]:.2f}" for column in COLUMNS),
-                f"{speed.own_share:.0%}",
+                f"{speed.overhead_share:.0%}",
                 f"{speed.driver:.2f}",
                 str(speed.findings),
             )
@@ -94,17 +97,19 @@ def measure(executor: Executor, examples: int, profile: str, seed: int, warm: in
     judged(executor, Stream(_strategy(executor, profile), base_seed=seed, shard=1, count=warm))
     stream = Stream(_strategy(executor, profile), base_seed=seed, shard=0, count=examples)
     drawn: list[Scenario] = []
-    start = time.perf_counter()
+    clock = time.process_time if executor.isolated else time.perf_counter
+    start = clock()
     stream.each(drawn.append)
-    draw = time.perf_counter() - start
+    draw = clock() - start
     executor.spans.clear()
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
         start, busy = time.perf_counter(), time.process_time()
         verdicts = judged(executor, stream, journal)
         whole, busy = time.perf_counter() - start, time.process_time() - busy
     seconds = {"draw": draw, **executor.spans.seconds}
-    asked = sum(seconds[span] for span in ASKED)
-    seconds["own"] = (seconds["total"] if executor.isolated else whole - draw) - asked
+    # Elsewhere a case runs while this process does its own part; here all of it is one after the other.
+    judging = seconds["total"] + busy if executor.isolated else whole
+    seconds["overhead"] = judging - draw - sum(seconds[phase] for phase in PHASES)
     count = len(drawn)
     return Speed(
         rate=count / whole,

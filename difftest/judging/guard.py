@@ -28,6 +28,9 @@ _T = TypeVar("_T")
 _KIND_LENGTH = 100
 _TRACEBACK_FRAMES = 20
 
+PHASES = ("materialise", "prepare", "kernel", "reference", "compare", "checks")
+"""What a case's time goes into, see `Spans`."""
+
 
 class Rejected(Exception):
     """The oracle raised. step: "unsupported", "prepare" or "call". kind, detail, traceback: see `Outcome`.
@@ -87,30 +90,35 @@ class Spans:
     """Where the time of the runs went, in seconds, exclusive of each other.
 
     materialise: scenario -> tensors. prepare, kernel: the oracles, the reference-free checks' runs included.
-    reference: enclosures. compare: judging. total: all of these and the tool's own rest.
+    reference: enclosures. compare: judging. checks: what those checks do themselves, as the copies of the inputs.
+    total: all of these, and the tool's overhead.
     """
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("materialise", "prepare", "kernel", "reference", "compare", "total"), 0.0)
+        self.clear()
 
     def clear(self) -> None:
         """Set all to 0."""
-        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        self.seconds = dict.fromkeys(("total", *PHASES), 0.0)
+        self._inside = 0.0
+        """Of the block that is measured now: seconds that belong to blocks in it."""
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Add the time of the block to `name`."""
-        start = time.perf_counter()
+        """Add the time of the block to `name`, but for that of blocks in it."""
+        start, around = time.perf_counter(), self._inside
+        self._inside = 0.0
         try:
             yield
         finally:
-            self.seconds[name] += time.perf_counter() - start
+            took = time.perf_counter() - start
+            self.seconds[name] += took if name == "total" else took - self._inside
+            self._inside = around + took
 
     @property
-    def own(self) -> float:
-        """The tool's own time: judging, checks, book-keeping; not making tensors, oracles or enclosures."""
-        others = ("materialise", "prepare", "kernel", "reference")
-        return self.seconds["total"] - sum(self.seconds[name] for name in others)
+    def overhead(self) -> float:
+        """Seconds that none of the phases explains: what the tool does for itself."""
+        return self.seconds["total"] - sum(self.seconds[name] for name in PHASES)
 
 
 class Guarded:

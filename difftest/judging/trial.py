@@ -181,10 +181,12 @@ class InProcess:
             self._other.require(scenario)
         with self.spans.measure("materialise"):
             problem = build(scenario, self._place(scenario))
-        before = variants.clone_tensors(problem)
+        with self.spans.measure("checks"):
+            before = variants.clone_tensors(problem)
         prepared = self._candidate.prepare(problem)
         output = self._candidate.call(prepared, problem)
-        changed = variants.changed_tensors(problem, before)
+        with self.spans.measure("checks"):
+            changed = variants.changed_tensors(problem, before)
         breach = None
         if changed:
             problem = variants.with_tensors(problem, before)
@@ -238,7 +240,8 @@ class _Trial:
         diverges = any(finding.check == "reference" for finding in self._findings)
         for name, check in checks_of(self._scenario).items():
             if name in checks:
-                said = "the answer diverges already" if diverges and check.by_radii else self._check(check, subject)
+                with self._process.spans.measure("checks"):
+                    said = "the answer diverges already" if diverges and check.by_radii else self._check(check, subject)
                 self._process.tally[name, said] += 1
 
     def _judge(self, subject: AnySubject) -> Sequence[Breach]:

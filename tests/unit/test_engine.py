@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from difftest.engine import Engine
 from difftest.journal import Journal
 from difftest.judging import trial
 from difftest.judging.checks import CHECKS
-from difftest.judging.guard import without_digits
+from difftest.judging.guard import PHASES, Spans, without_digits
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.judging.trial import Done, InProcess
 from oracles.base import OracleNotFound
@@ -359,8 +360,18 @@ def test_time_is_told_by_phase() -> None:
     engine = Engine(Fake())
     engine.check(PLAIN, checks=CHECKS)
     seconds = engine.spans.seconds
-    assert all(seconds[name] > 0 for name in ("materialise", "prepare", "kernel", "reference", "compare"))
-    assert 0 < engine.spans.own < seconds["total"]
+    assert all(seconds[name] > 0 for name in PHASES)
+    assert 0 < engine.spans.overhead < seconds["total"]
+
+
+def test_the_time_of_a_block_in_another_one_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(6))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    spans = Spans()
+    with spans.measure("total"), spans.measure("checks"), spans.measure("kernel"):
+        pass
+    assert (spans.seconds["total"], spans.seconds["checks"], spans.seconds["kernel"]) == (5, 2, 1)
+    assert spans.overhead == 2
 
 
 class Elsewhere:
