@@ -652,7 +652,8 @@ def gate_command(
 
 @difftest.command(name="oracles")
 def oracles_command() -> None:
-    """List the installed oracles: whether each can run here, its roundings, and whether it was calibrated here."""
+    """List the installed oracles: whether each can run here, from which packages, its roundings, and whether it was
+    calibrated here."""
     import oracles
     from difftest.isolation.executors import Executors
 
@@ -666,7 +667,9 @@ def oracles_command() -> None:
                 numerics = describe.numerics_line(said.numerics)
                 if said.missing is None:
                     numerics += "; not calibrated" if said.calibrated is None else f"; calibrated {said.calibrated}"
-                states[name] = said.missing or able, numerics
+                packages = said.fingerprint.packages.items()
+                of = ", ".join(" ".join(package) for package in packages if package[0] != "difftest")
+                states[name] = said.missing or (f"{able} ({of})" if of else able), numerics
             except Exception as error:  # a third party's oracle: whatever it raises is its row, not our end
                 states[name] = f"broken: {preflight.one_line(error)}", ""
     if not states:

@@ -169,7 +169,11 @@ def _situ(
     beta: torch.Tensor,
     linear_beta: torch.Tensor,
 ) -> Interval:
-    capped = _times(_tanh(gate, beta, accuracy), _sigmoid(gate, 0, accuracy), accuracy)
+    if accuracy is not None and accuracy.sigmoid == "tanh":
+        sigmoid = _half_tanh(gate, accuracy)
+    else:
+        sigmoid = _sigmoid(gate, 0, accuracy)
+    capped = _times(_tanh(gate, beta, accuracy), sigmoid, accuracy)
     linear = _widen(_scaled(_tanh(up, linear_beta, accuracy), linear_beta), accuracy)
     return _times(_widen(_scaled(capped, beta), accuracy), linear, accuracy)
 
@@ -190,6 +194,19 @@ def _sigmoid(x: Interval, argument_roundings: int, accuracy: Transcendental | No
     if not x[0].numel() or float(x[0].amin()) >= -87:
         return low, high
     return torch.where(x[0] < -87, 0.0, low), torch.where(x[1] < -87, high + _quantum(accuracy), high)
+
+
+def _half_tanh(x: Interval, accuracy: Transcendental) -> Interval:
+    """(1 + tanh(x / 2)) / 2, operation by operation as in `_two_sigmoid`: near -1 what tanh may be off is absolute, and
+    where x is negative most of 1 + tanh cancels. Both halves are exact."""
+    low, high = (torch.tanh(end / 2) for end in x)
+    ends = low - accuracy.tanh_ulps * _last_place(low), high + accuracy.tanh_ulps * _last_place(high)
+    return formats.round_to(1 + ends[0], "float32") / 2, formats.round_to(1 + ends[1], "float32") / 2
+
+
+def _last_place(value: torch.Tensor) -> torch.Tensor:
+    """An ulp of float32 there."""
+    return formats.exp2(exponent_of(value).clamp(min=-126) - 23)
 
 
 def _sigmoid_error(
@@ -244,7 +261,7 @@ def _two_sigmoid(z: Interval, accuracy: Transcendental) -> Interval:
 def _within(low: torch.Tensor, high: torch.Tensor, ulps: torch.Tensor | float) -> Interval:
     """The float32 numbers that are so many ulp from a value in [low, high], which is not negative: their ends."""
     # Both ends take the larger one's ulp, as the value may be anywhere between. The slack is for their own rounding.
-    error = ulps * (1 + 2.0**-20) * formats.exp2(exponent_of(high).clamp(min=-126) - 23)
+    error = ulps * (1 + 2.0**-20) * _last_place(high)
     below = _on_grid((low - error).clamp_(min=0.0), torch.Tensor.ceil_)
     above = _on_grid(high + error, torch.Tensor.floor_)
     return below, above.clamp_(max=formats.MAX_FINITE["float32"])

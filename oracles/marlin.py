@@ -49,14 +49,17 @@ NUMERICS = Numerics(
 bfloat16 (+ bias) -> times the router weight, in bfloat16 -> sum over the slots in float32."""
 
 
+_VLLM_GEMM = dataclasses.replace(_GEMM, flush_to_zero=False)
+
 VLLM_NUMERICS = dataclasses.replace(
     NUMERICS,
-    activation=Transcendental(
-        exp="fast", divide="fast", tanh_ulps=2.0, clamp_nan="limit", activated="bfloat16", flush_to_zero=True
-    ),
+    gemm1=_VLLM_GEMM,
+    # CUDA's own expf and tanhf. SiTU multiplies by 1 / beta, rounded, which the 2 ulp of a fast division cover.
+    activation=Transcendental(divide="fast", sigmoid="tanh", clamp_nan="limit", activated="bfloat16"),
+    gemm2=_VLLM_GEMM,
 )
-"""vLLM's kernels around the same GEMMs: the activated gate is rounded before it meets up, and SiTU has CUDA's own tanh.
-The sum over the slots is torch's, or its own."""
+"""vLLM's kernels around the same GEMMs, compiled without fast math: the activated gate of SwiGLU and SwiGLU-OAI is
+rounded before it meets up, and SiTU's sigmoid is made of tanh. The sum over the slots is torch's, or its own."""
 
 Backend = Literal["sglang", "vllm"]
 
@@ -82,6 +85,7 @@ class Marlin:
         self.capability = Capability(
             hidden_multiple=128,  # the second GEMM has no tile of 64 columns
             per_expert_activation=False,
+            empty_batch=self.backend == "sglang",
             tactics=len(BLOCKS) if tactics and self.backend == "sglang" else 0,
         )
 

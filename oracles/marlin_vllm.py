@@ -1,8 +1,9 @@
 """Marlin's MXFP4 MoE as vLLM has it: its weight preparation, and `fused_marlin_moe` with the activation's parameters.
 
-Written by the public signatures of vLLM's main branch of mid-2026, and tested with a stand-in; it has not been run with
-the package. Ids stay global, with a map of the rank's experts where there is expert parallelism. I is padded with zeros
-to a multiple of 64, as the package does for a layer. Which rows make a thread block is vLLM's choice.
+Ids stay global, with a map of the rank's experts where there is expert parallelism. A masked slot needs a map too: the
+package leaves it out of both GEMMs, and without a map its sum over the slots takes what is in that row all the same. I
+is padded with zeros to a multiple of 64, as the package does for a layer. Which rows make a thread block is vLLM's
+choice. An empty batch is not promised: the package's own layer answers it without a call.
 """
 
 from __future__ import annotations
@@ -43,7 +44,14 @@ def missing() -> str | None:
         return f"vllm cannot be imported ({error}): {INSTALL} --force-reinstall"
     if "activation_config" not in inspect.signature(call).parameters:
         return f"vllm's fused_marlin_moe takes no activation_config yet: {INSTALL} --upgrade"
+    if not _has_kernels():
+        return f"vllm's kernels cannot be loaded, by another torch or CUDA than its own: {INSTALL} --force-reinstall"
     return None
+
+
+def _has_kernels() -> bool:
+    """Whether its libraries are in the process: an import goes through without them."""
+    return hasattr(torch.ops._moe_C, "moe_wna16_marlin_gemm") and hasattr(torch.ops._C, "gptq_marlin_repack")
 
 
 def _fused_marlin_moe() -> Any:
@@ -53,6 +61,23 @@ def _fused_marlin_moe() -> Any:
         except ModuleNotFoundError:
             continue
     return importlib.import_module(_PLACES[-1]).fused_marlin_moe
+
+
+def weights(operands: layouts.Operands) -> tuple[torch.Tensor | None, ...]:
+    """w13, w2, their scales and their biases as the package prepares them: the layouts of `oracles.marlin_layouts`."""
+    layer = torch.nn.Module()
+    vars(layer)["params_dtype"] = torch.bfloat16
+    prepare = importlib.import_module(f"{_LAYERS}.quantization.utils.marlin_utils_fp4")
+    made: tuple[torch.Tensor | None, ...] = prepare.prepare_moe_mxfp4_layer_for_marlin(
+        layer=layer,
+        w13=operands.w13,
+        w2=operands.w2.contiguous(),
+        w13_scale=operands.w13_scale,
+        w2_scale=operands.w2_scale.contiguous(),
+        w13_bias=None if operands.w13_bias is None else operands.w13_bias.bfloat16(),
+        w2_bias=None if operands.w2_bias is None else operands.w2_bias.bfloat16(),
+    )
+    return made
 
 
 class Prepared:
@@ -66,18 +91,7 @@ class Prepared:
 
         operands = layouts.Operands.of(problem, there)
         inner = operands.intermediate
-        layer = torch.nn.Module()
-        vars(layer)["params_dtype"] = torch.bfloat16
-        prepare = importlib.import_module(f"{_LAYERS}.quantization.utils.marlin_utils_fp4")
-        w13, w2, w13_scale, w2_scale, bias1, bias2 = prepare.prepare_moe_mxfp4_layer_for_marlin(
-            layer=layer,
-            w13=operands.w13,
-            w2=operands.w2.contiguous(),
-            w13_scale=operands.w13_scale,
-            w2_scale=operands.w2_scale.contiguous(),
-            w13_bias=None if operands.w13_bias is None else operands.w13_bias.bfloat16(),
-            w2_bias=None if operands.w2_bias is None else operands.w2_bias.bfloat16(),
-        )
+        w13, w2, w13_scale, w2_scale, bias1, bias2 = weights(operands)
         scalars = importlib.import_module("vllm.scalar_type").scalar_types
         tokens, slots = problem.topk_ids.shape
 
@@ -101,7 +115,7 @@ class Prepared:
             "topk_ids": there(problem.topk_ids),
             "quant_type_id": scalars.float4_e2m1f.id,
             "global_num_experts": problem.num_experts,
-            "expert_map": _expert_map(problem, device) if problem.ep_size > 1 else None,
+            "expert_map": _expert_map(problem, device) if _needs_map(problem) else None,
             **_activation(problem.activation),
         }
 
@@ -114,6 +128,10 @@ class Prepared:
     def launch(self, output: torch.Tensor) -> None:
         """The layer, on the current stream; the result in `output` [M, H]."""
         _fused_marlin_moe()(**self._arguments, **self._buffers, output=output)
+
+
+def _needs_map(problem: Problem) -> bool:
+    return problem.ep_size > 1 or bool((problem.topk_ids < 0).any())
 
 
 def _expert_map(problem: Problem, device: torch.device) -> torch.Tensor:

@@ -111,6 +111,8 @@ class Transcendental:
     functions: 2 + floor(|1.173 x|) ulp). divide: "precise" or "fast" (2 ulp, 0 for denominators above 2**126; a
     reciprocal that is an instruction of its own errs by `reciprocal_ulps`, 1 for rcp.approx). tanh: "precise" (a libm,
     `tanh_ulps` ulp) or "two_sigmoid" (2 s - 1, s being the reciprocal of 1 + exp(-2 z): an absolute quantum).
+    sigmoid: SiTU's, as 1 / (1 + exp(-x)) ("exp") or (1 + tanh(x / 2)) / 2 ("tanh", which is then "precise": an absolute
+    quantum, 0 below -18).
     clamp_nan: what min(NaN, limit) is: torch.clamp keeps the NaN, fminf gives the limit.
     activated: dtype that the activated gate of SwiGLU and SwiGLU-OAI is rounded to before it is multiplied by up.
     flush_to_zero: a subnormal operand may be read as 0, and a subnormal result of any operation become 0. That goes
@@ -123,6 +125,7 @@ class Transcendental:
     reciprocal_ulps: float = 2.0
     tanh: Literal["precise", "two_sigmoid"] = "precise"
     tanh_ulps: float = 2.0
+    sigmoid: Literal["exp", "tanh"] = "exp"
     clamp_nan: Literal["keeps", "limit"] = "keeps"
     activated: Float = "float32"
     flush_to_zero: bool = False

@@ -1,7 +1,8 @@
-"""SGLang's Marlin kernels on the card: what they agree with, and that all else has a name.
+"""Marlin's kernels on the card, SGLang's or vLLM's: what they agree with, and that all else has a name.
 
 Every scenario that `marlin` promises is judged by its own enclosure, and by CUTLASS's answer where that has one.
-Two things are known to go wrong, and each is pinned to the rows that it may touch. Run with -s to see the tables.
+Two things are known to go wrong, and each is pinned to the rows that it may touch. The kernels are SGLang's, or vLLM's
+where only that is installed. Run with -s to see the tables.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from test_cutlass_gpu import KIMI_K3, KIMI_K3_RANK, draws, rows_of, special_byte
 
 from difftest.engine import Engine
 from difftest.judging.compare import Judgement, judge, not_equal, pair
-from oracles import marlin_layouts
+from oracles import marlin_layouts, marlin_vllm
 from oracles.base import missing_of
 from oracles.cutlass import Cutlass
 from oracles.formats import e2m1_encode, pack
@@ -64,6 +65,12 @@ def oracle() -> Marlin:
     if lacking is not None:
         pytest.skip(lacking)
     return found
+
+
+def of(backend: str) -> None:
+    """Skips what only one package's kernels have."""
+    if oracle().backend != backend:
+        pytest.skip(f"of {backend}'s kernels, and these are {oracle().backend}'s")
 
 
 def answer(problem: Problem, candidate: Marlin | None = None) -> torch.Tensor:
@@ -212,7 +219,7 @@ def test_the_engine_finds_nothing() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 64, 32), (3, 192, 96), (2, 512, 256)])
 def test_the_packages_repacking_does_what_the_layout_says(shape: tuple[int, int, int]) -> None:
-    oracle()
+    of("sglang")
     experts, rows, columns = shape
     generator = torch.Generator("cuda").manual_seed(0)
     packed, scale = (
@@ -224,27 +231,48 @@ def test_the_packages_repacking_does_what_the_layout_says(shape: tuple[int, int,
     assert torch.equal(marlin_layouts.unpack_weight(made.codes), packed)
 
 
+def test_vllms_preparation_does_what_the_layout_says() -> None:
+    of("vllm")
+    problem = build(replace(BASE, shape=replace(BASE.shape, intermediate=128)), "cuda")
+    operands = marlin_layouts.Operands.of(problem, torch.Tensor.contiguous)
+    prepared = iter(marlin_vllm.weights(operands))
+    for weight in (operands.w13, operands.w2):
+        assert torch.equal(next(prepared), marlin_layouts.repack_weight(weight.contiguous()))
+    for scale in (operands.w13_scale, operands.w2_scale):
+        assert torch.equal(next(prepared).view(torch.uint8), marlin_layouts.permute_scale(scale.contiguous()))
+    for bias in (operands.w13_bias, operands.w2_bias):
+        assert torch.equal(next(prepared), marlin_layouts.permute_bias(bias.bfloat16()))
+
+
 # --- public reports --------------------------------------------------------------------------------------------------
 
 
 def test_router_weights_meet_their_own_rows() -> None:
     """vllm#48895: the second GEMM is said to multiply rows by other rows' weights, where K is no multiple of a tile."""
-    shape = Shape(tokens=32, hidden=2944, intermediate=2880, experts=32, top_k=4)
-    for tactic in range(len(BLOCKS)):
-        candidate = Marlin(tactics=True)
-        problem = build(Scenario(shape=shape, execution=Execution(tactic=tactic, poison=0xFF)), "cuda")
-        assert (
-            judge(answer(problem, candidate), enclose(problem, candidate.numerics), candidate.numerics).breaches == ()
-        )
+    for tokens in (32, 100, 200, 300, 400):  # each its own rows of a thread block
+        shape = Shape(tokens=tokens, hidden=2944, intermediate=2880, experts=32, top_k=4)
+        assert run(Scenario(shape=shape, execution=Execution(poison=0xFF))).verdict == "agrees"
 
 
-def test_masked_slots_need_no_expert_map() -> None:
-    """sglang#28170: -1 was read as an expert where no map was given. Without expert parallelism there is none."""
+def test_masked_slots_without_expert_parallelism() -> None:
+    """sglang#28170: -1 was read as an expert where no map was given. SGLang's kernels are given none here."""
     for edits in ((MaskSlot(token=2, slot=1),), tuple(MaskRow(token=token) for token in range(37))):
         scenario = replace(BASE, routing=Routing(edits=edits), execution=Execution(poison=0xFF))
         assert run(scenario).verdict == "agrees"
     one = replace(BASE, shape=replace(BASE.shape, tokens=1), routing=Routing(edits=(MaskSlot(token=0, slot=0),)))
     assert run(one).verdict == "agrees"
+
+
+def test_vllm_needs_a_map_for_a_masked_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one both GEMMs leave the slot out, and the sum over the slots takes the row that nothing wrote."""
+    of("vllm")
+    monkeypatch.setattr(marlin_vllm, "_needs_map", lambda _: False)
+    scenario = replace(BASE, routing=Routing(edits=(MaskSlot(token=2, slot=1),)), execution=Execution(poison=0xFF))
+    problem = build(scenario, "cuda")
+    output, allowed = answer(problem), enclose(problem, oracle().numerics)
+    others = torch.arange(37, device="cuda") != 2
+    assert judge(output, allowed, oracle().numerics).breaches
+    assert judge(output[others], rows_of(allowed, others), oracle().numerics).breaches == ()
 
 
 def test_131072_pairs_at_the_largest_block() -> None:
@@ -276,9 +304,9 @@ def test_every_parameter_of_the_activation_is_used() -> None:
 
 
 def test_hidden_64_is_refused_by_the_kernel() -> None:
-    """sglang's layer check lets H through that is a multiple of 64; the second GEMM has no tile for it."""
+    """The layer check lets H through that is a multiple of 64; the second GEMM has no tile for it."""
     oracle()
-    problem = build(replace(BASE, shape=replace(BASE.shape, hidden=192, intermediate=128)), "cuda")
+    problem = build(replace(BASE, shape=replace(BASE.shape, hidden=192, intermediate=64)), "cuda")
     with pytest.raises(RuntimeError, match="Invalid thread config"):
         answer(problem)
 
@@ -387,6 +415,7 @@ def test_neither_poison_nor_repetition_changes_a_bit(activation: Swiglu | Swiglu
 
 
 def test_every_block_size_agrees() -> None:
+    of("sglang")
     tuned = Marlin(tactics=True)
     for tokens, tactic in ((tokens, tactic) for tokens in (1, 37, 200) for tactic in range(len(BLOCKS))):
         scenario = replace(BASE, shape=replace(BASE.shape, tokens=tokens), execution=Execution(tactic=tactic))

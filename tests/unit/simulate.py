@@ -406,7 +406,8 @@ class Activation:
         capped = self._op(torch.as_tensor(self.beta), self._tanh(self._divide(gate, torch.as_tensor(self.beta))))
         linear = self._tanh(self._divide(up, torch.as_tensor(self.linear_beta)))
         linear = self._op(torch.as_tensor(self.linear_beta), linear)
-        return self._op(self._op(capped, self._sigmoid(gate)), linear)
+        half = self._rounded(1 + self._tanh(gate / 2)) / 2 if self.accuracy.sigmoid == "tanh" else self._sigmoid(gate)
+        return self._op(self._op(capped, half), linear)
 
     def _flush(self, value: Tensor) -> Tensor:
         return flushed(value) if self.accuracy.flush_to_zero and self.choices.flush else value

@@ -42,6 +42,7 @@ ACCURACY = {
     "fast": FAST,
     "fast divide": Transcendental(divide="fast"),
     "two sigmoid": Transcendental(tanh="two_sigmoid"),
+    "sigmoid by tanh": Transcendental(sigmoid="tanh"),
 }
 
 
@@ -173,6 +174,18 @@ def test_two_sigmoid_may_pass_one() -> None:
         params("situ", beta=1.0, linear_beta=1.0), of(torch.tensor([500.0])), of(torch.tensor([500.0])), accuracy
     )
     assert out.radius[HARD].item() >= 16 * 2.0**-24
+
+
+def test_a_sigmoid_by_tanh_ends_at_minus_18() -> None:
+    """float32's tanh(-9.5) is -1, so that 1 + tanh is 0; one ulp of it is a thousandth of the sigmoid of -10."""
+    params_ = params("situ", beta=4.0, linear_beta=25.0)
+    gate, up = of(torch.tensor([-19.0, -10.0])), of(torch.tensor([1.0, 1.0]))
+    by_exp = apply(params_, gate, up, PRECISE)
+    by_tanh = apply(params_, gate, up, Transcendental(sigmoid="tanh"))
+    got = by_tanh.center.abs()[0, 0]
+    assert (by_exp.radius[HARD, 0, 0] < 1e-5 * got).all()
+    assert by_tanh.radius[HARD, 0, 0, 0] >= got[0]
+    assert 5e-4 * got[1] < by_tanh.radius[HARD, 0, 0, 1] < 5e-3 * got[1]
 
 
 def test_an_overflowing_exponential_gives_zero() -> None:

@@ -111,6 +111,8 @@ class StandIn:
         assert intermediate_cache2 is not None
         assert intermediate_cache2.shape == (tokens * slots, inner)
         total = torch.zeros(output.shape)
+        if expert_map is None:
+            total[(topk_ids < 0).any(1)] = torch.nan  # its sum takes rows that nothing wrote
         for token in range(tokens):
             for slot in range(slots):
                 expert = int(topk_ids[token, slot])
@@ -146,7 +148,8 @@ def _activated(h: Tensor, activation: MoEActivation, config: ApplyMoEActivationC
             beta, linear = config.activation_situ_beta, config.activation_situ_linear_beta
             assert beta is not None
             assert linear is not None
-            return beta * torch.tanh(gate / beta) * torch.sigmoid(gate) * (linear * torch.tanh(up / linear))
+            half = torch.tanh(gate / 2) + 1
+            return beta / 2 * torch.tanh(gate * (1 / beta)) * half * (linear * torch.tanh(up * (1 / linear)))
     raise AssertionError(activation)
 
 
@@ -192,6 +195,7 @@ SCENARIOS = {
     "rank 1 of 2, masked": dataclasses.replace(
         BASE, parallel=Parallel(ep_size=2, ep_rank=1), routing=Routing(edits=(MaskSlot(token=1, slot=0),))
     ),
+    "masked": dataclasses.replace(BASE, routing=Routing(edits=(MaskSlot(token=1, slot=0),))),
     "I is padded": dataclasses.replace(BASE, shape=dataclasses.replace(BASE.shape, intermediate=96)),
     "a factor": dataclasses.replace(BASE, layer=Layer(routed_scaling_factor=2.5)),
 }
@@ -209,7 +213,8 @@ def test_the_layer_is_inside_its_enclosure(name: str, stand_in: StandIn) -> None
     assert torch.equal(call["topk_ids"], problem.topk_ids)  # global
     assert call["global_num_experts"] == 4
     mapped = call["expert_map"]
-    assert (None if mapped is None else mapped.tolist()) == ([-1, -1, 0, 1] if "rank" in name else None)
+    maps = {"rank 1 of 2, masked": [-1, -1, 0, 1], "masked": [0, 1, 2, 3]}
+    assert (None if mapped is None else mapped.tolist()) == maps.get(name)
 
 
 def test_the_rounding_of_the_activated_gate_is_its_own(stand_in: StandIn) -> None:
@@ -239,12 +244,21 @@ def test_the_fingerprint_says_which_was_used(stand_in: StandIn, monkeypatch: pyt
     assert Marlin().backend == "sglang"  # where both are there
 
 
+def test_an_empty_batch_is_not_promised(stand_in: StandIn) -> None:
+    empty = dataclasses.replace(BASE, shape=dataclasses.replace(BASE.shape, tokens=0))
+    assert Marlin().unsupported(empty) == "M = 0"
+    assert Marlin(backend="sglang").unsupported(empty) is None
+    assert stand_in.seen == []
+
+
 def test_what_is_missing_is_said(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     assert marlin_vllm.missing() == "no CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     assert marlin_vllm.missing() == "Marlin needs a device of SM80 or later, and this one is SM75"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    assert str(marlin_vllm.missing()).startswith("vllm's kernels cannot be loaded")
+    monkeypatch.setattr(marlin_vllm, "_has_kernels", lambda: True)
     assert marlin_vllm.missing() is None
     module = sys.modules["vllm.model_executor.layers.fused_moe.experts.marlin_moe"]
     monkeypatch.setattr(module, "fused_marlin_moe", lambda hidden_states: hidden_states)
