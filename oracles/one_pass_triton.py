@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-_TOKENS, _ROWS, _WARPS, _STAGES = 32, 64, 8, 3
+_TOKENS, _ROWS, _WARPS, _STAGES = 16, 64, 4, 3
 """A tile whose six results, float64, and operands fit the registers of its warps."""
 
 
