@@ -273,9 +273,7 @@ def _all_reduced(partials: list[Ball], problem: Problem) -> Ball:
     if bool(over.any()):
         out = finite_kinds(magnitude) if out is None else out
         out = torch.where(over & (out != NAN), ANY, out)
-    widened = radius.sum(0)
-    widened[: SHARP + 1] += grown
-    return rounded(Ball(center=center.sum(0), radius=widened, kinds=out), dtype)
+    return rounded(Ball(center=center.sum(0), radius=radius.sum(0) + grown, kinds=out), dtype)
 
 
 def _summed(problem: Problem, numerics: Numerics, routes: _Routes, pairs: Ball, order: torch.Tensor) -> Ball:

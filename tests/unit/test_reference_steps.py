@@ -285,7 +285,7 @@ def test_two_ranks_leave_open_what_they_leave_themselves() -> None:
     assert torch.equal(out.radius, want.radius)
 
 
-@pytest.mark.parametrize(("zeros", "hard"), [(0, 0.0), (2, 0.0), (0, 2.0**-12)])
+@pytest.mark.parametrize(("zeros", "hard"), [(0, 0.0), (2, 0.0), (0, 0.25)])
 def test_each_addition_but_the_last_errs_by_u_of_the_sum_of_magnitudes(zeros: int, hard: float) -> None:
     """(1 + u)**(n - 2) - 1 with n partial sums that are not 0, and no more than that."""
     values = 1.0, -3.0, 2.0**-5, 4.0
@@ -299,9 +299,18 @@ def test_each_addition_but_the_last_errs_by_u_of_the_sum_of_magnitudes(zeros: in
     assert out.radius[SHARP].item() == sharp.item()
 
 
-@pytest.mark.parametrize(("last", "kind"), [(0.26, ANY), (0.24, FINITE)])
+def test_what_may_be_something_takes_part_and_each_column_is_a_sum_of_its_own() -> None:
+    partials = [ball(double([1.0, 64.0])), ball(double([1.0, 64.0])), ball(double([0.0, 0.0]), double([2.0**-6, 0.0]))]
+    out = reference._all_reduced(partials, BF16)
+    first = rounded(ball(double(2.0), 2.0**-6 + 2.0**-8 * (2 + 2.0**-6)), "bfloat16").radius[HARD]
+    assert first.item() > rounded(ball(double(2.0), 2.0**-6), "bfloat16").radius[HARD].item()
+    assert out.radius[HARD].tolist() == [[first.item(), 0.0]]
+
+
+@pytest.mark.parametrize(("last", "kind"), [(0.26, ANY), (0.25, ANY), (0.24, FINITE)])
 def test_a_partial_sum_of_ranks_may_overflow(last: float, kind: int) -> None:
-    """The magnitudes pass the largest bfloat16 and the sum does not; two ranks have no partial sum."""
+    """The magnitudes, with what the additions add, pass the largest bfloat16 and the sum does not; two ranks have no
+    partial sum."""
     most = formats.MAX_FINITE["bfloat16"]
     values = [float(torch.tensor(share * most).bfloat16()) for share in (0.74, last, -last * 0.03)]
     assert kind_of(reduced(*apart(*values, 0.0))) == kind
@@ -322,13 +331,21 @@ def test_ranks_whose_sums_are_not_finite(values: tuple[float, ...], kind: int) -
 
 
 def test_a_rank_that_is_not_finite_takes_part_in_the_additions() -> None:
-    """Of another column the sums stay what they are."""
-    partials = [ball(double([value, 1.0])) for value in (torch.inf, 1.0, 1.0)]
+    """Of other columns the sums stay what they are: of three numbers, and of two and a 0."""
+    partials = [ball(double([value, 1.0, zero])) for value, zero in ((torch.inf, 0.0), (1.0, 1.0), (1.0, 1.0))]
     out = reference._all_reduced(partials, BF16)
     assert out.kinds is not None
-    assert out.kinds.tolist() == [[POS_INF, FINITE]]
-    assert out.center.tolist() == [[torch.inf, 3.0]]
-    assert out.radius[HARD, 0, 1].item() == rounded(ball(double(3.0), 3 * 2.0**-8), "bfloat16").radius[HARD].item()
+    assert out.kinds.tolist() == [[POS_INF, FINITE, FINITE]]
+    assert out.center.tolist() == [[torch.inf, 3.0, 2.0]]
+    three = rounded(ball(double(3.0), 3 * 2.0**-8), "bfloat16").radius[HARD].item()
+    assert out.radius[HARD].tolist() == [[0.0, three, 0.0]]
+
+
+def test_ranks_all_of_which_are_not_finite_somewhere() -> None:
+    values = [torch.inf, 1.0], [1.0, torch.nan], [torch.inf, 1.0]
+    out = reference._all_reduced([ball(double(value)) for value in values], BF16)
+    assert out.kinds is not None
+    assert out.kinds.tolist() == [[POS_INF, NAN]]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
