@@ -80,17 +80,17 @@ def in_order(terms: Ball, *, fused: bool = True, slots: int | None = None, small
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("slots", [3, 1 << 16])
-def test_each_product_and_each_partial_sum_may_be_off_by_u(slots: int, fused: bool) -> None:
+@pytest.mark.parametrize(("slots", "smallest"), [(3, LEAST), (1 << 16, LEAST), (3, 2.0**-20)])
+def test_each_product_and_each_partial_sum_may_be_off_by_u(slots: int, smallest: float, fused: bool) -> None:
     """docs/enclosures.md: u of each product (where it may be rounded) and of each partial sum, twice; an inherited
     error grows with 4 u for each slot; and what is below the smallest number that is not flushed may be lost."""
     products, hard, sharp = double(1.0, 2.0**-30, -0.25), double(0.5, 0.125, 0.0), double(0.25, 0.0, 0.0)
-    out = in_order(ball(products[:, None], hard[:, None], sharp[:, None]), fused=fused, slots=slots)
+    out = in_order(ball(products[:, None], hard[:, None], sharp[:, None]), fused=fused, slots=slots, smallest=smallest)
     sums = 1.0 + 2.0**-30, 0.75 + 2.0**-30
     rounding = U * ((1.25 + 2.0**-30) * fused + sum(sums))
     for radius, inherited in ((out.radius[HARD], 0.625), (out.radius[SHARP], 0.25)):
         assert radius.item() == pytest.approx(
-            inherited * (1 + 4 * slots * U) + 2 * rounding + 2 * slots * LEAST, rel=2.0**-50
+            inherited * (1 + 4 * slots * U) + 2 * rounding + 2 * slots * smallest, rel=2.0**-50
         )
     assert out.center.item() == 0.75 + 2.0**-30
     assert out.radius.shape == (3, 1, 1)
