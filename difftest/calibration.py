@@ -14,22 +14,23 @@ import os
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import torch
 
-from difftest import fingerprint, probe
+from difftest import fingerprint, probe, recognition
 from difftest.files import write_whole
 from difftest.probe import Addition
+from difftest.recognition import Gemm, Instruction
 from oracles.base import AnyOracle, Oracle
 from oracles.formats import GROUP
-from oracles.numerics import Accumulator, Numerics, Quantizer
+from oracles.numerics import Accumulator, Numerics, Quantizer, TensorCore
 
 _log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 VARIABLE = "DIFFTEST_CALIBRATIONS"
 
 
@@ -39,12 +40,16 @@ class InvalidCalibration(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The additions of both GEMMs of the oracle that `environment` names, taken at an ISO date in UTC."""
+    """The additions of both GEMMs of the oracle that `environment` names, taken at an ISO date in UTC.
+
+    known: by GEMM, the instruction that was recognised.
+    """
 
     environment: Mapping[str, str]
     gemm1: tuple[Addition, ...]
     gemm2: tuple[Addition, ...]
     taken: str
+    known: Mapping[Gemm, Instruction] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -53,26 +58,36 @@ class Calibration:
 
     def applied(self, numerics: Numerics) -> Numerics:
         """What is declared, with the accumulators that were measured beside those declared."""
-        gemm1, gemm2 = (dataclasses.replace(acc, measured=narrowed(acc, seen)) for _, acc, seen in self._each(numerics))
+
+        def measured(name: Gemm, acc: Accumulator, seen: Sequence[Addition]) -> Accumulator:
+            if acc.chain is not None and name in self.known:
+                return self.known[name].accumulator(acc)
+            return narrowed(acc, seen)
+
+        gemm1, gemm2 = (
+            dataclasses.replace(acc, measured=measured(name, acc, seen)) for name, acc, seen in self._each(numerics)
+        )
         return dataclasses.replace(numerics, gemm1=gemm1, gemm2=gemm2)
 
     def contradictions(self, numerics: Numerics) -> list[str]:
         """Where the machine adds more coarsely than is declared: the numerics of the oracle are wrong."""
         return [f"{name}: {line}" for name, acc, seen in self._each(numerics) for line in _contradictions(acc, seen)]
 
-    def _each(self, numerics: Numerics) -> Iterator[tuple[str, Accumulator, list[Addition]]]:
+    def _each(self, numerics: Numerics) -> Iterator[tuple[Gemm, Accumulator, list[Addition]]]:
         """(GEMM, what is declared, what was seen of the accumulator and not of a quantiser before it)."""
-        parts: Sequence[tuple[str, Accumulator, tuple[Addition, ...], Quantizer]] = (
+        parts: Sequence[tuple[Gemm, Accumulator, tuple[Addition, ...], Quantizer]] = (
             ("gemm1", numerics.gemm1, self.gemm1, numerics.hidden_quantizer),
             ("gemm2", numerics.gemm2, self.gemm2, numerics.intermediate_quantizer),
         )
         for name, acc, additions, quantizer in parts:
             least = 1 if quantizer == "none" else GROUP
-            yield name, acc, [one for one in additions if one.distance >= least and one.bits is not None]
+            within = probe.VISIBLE if quantizer.startswith("mxfp8") else range(0)
+            yield name, acc, [one for one in additions if one.bits and (one.distance >= least or one.bits in within)]
 
     def lines(self) -> list[str]:
         """What was measured, for people."""
-        return [f"{name} {one}" for name in ("gemm1", "gemm2") for one in getattr(self, name)]
+        found = [f"{name} {one}" for name in ("gemm1", "gemm2") for one in getattr(self, name)]
+        return [*found, *(f"{name} {instruction}" for name, instruction in self.known.items())]
 
     def save(self, folder: Path) -> Path:
         """Write the file, whole or not at all. Raises `OSError`."""
@@ -89,7 +104,8 @@ class Calibration:
             if data.pop("format") != FORMAT_VERSION:
                 raise ValueError("another version of the format")
             gemm1, gemm2 = (tuple(Addition(**one) for one in data.pop(name)) for name in ("gemm1", "gemm2"))
-            return cls(gemm1=gemm1, gemm2=gemm2, **data)
+            known = {name: Instruction(**one) for name, one in data.pop("known").items()}
+            return cls(gemm1=gemm1, gemm2=gemm2, known=known, **data)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidCalibration(
                 f"{path}: no calibration ({error}); make it again with difftest calibrate"
@@ -98,6 +114,8 @@ class Calibration:
 
 def narrowed(acc: Accumulator, seen: Sequence[Addition]) -> Accumulator:
     """`acc` with the unit roundoff, the rounding and the alignment that were seen, where these are finer."""
+    if acc.chain is not None:
+        return _narrowed_chain(acc, acc.chain, seen)
     outer = [one for one in seen if one.distance >= acc.group]
     inner = [one for one in seen if one.distance == 1]
     measured = dataclasses.replace(acc, measured=None)
@@ -118,6 +136,17 @@ def narrowed(acc: Accumulator, seen: Sequence[Addition]) -> Accumulator:
         core = dataclasses.replace(core, alignment=min(core.alignment, _alignment(inner[0])))
         measured = dataclasses.replace(measured, stripes=dataclasses.replace(acc.stripes, core=core))
     return measured
+
+
+def _narrowed_chain(acc: Accumulator, core: TensorCore, seen: Sequence[Addition]) -> Accumulator:
+    """Between instructions it is the sum so far that addends are aligned to. Where they are added to nearest that is no
+    instruction's work, and only what was seen within one tells how it cuts."""
+    within = [_alignment(one) for one in seen if one.distance < core.columns]
+    beyond = [one for one in seen if one.distance >= core.columns]
+    cuts = [] if any(one.rounding != "truncate" for one in beyond) else [_alignment(one) for one in beyond]
+    coarsest = max(within + cuts) if (cuts or within) else core.alignment
+    finer = dataclasses.replace(core, alignment=min(core.alignment, coarsest), result=min(core.result, coarsest))
+    return dataclasses.replace(acc, chain=finer, measured=None)
 
 
 def _contradictions(acc: Accumulator, seen: Sequence[Addition]) -> Iterator[str]:
@@ -142,9 +171,10 @@ def _alignment(one: Addition) -> float:
 
 def measure(oracle: Oracle, name: str, device: torch.device) -> Calibration:
     """Measure `oracle`, known as `name`, on problems on `device`. Raises `probe.Unmeasurable`."""
-    found: dict[Literal["gemm1", "gemm2"], tuple[Addition, ...]] = probe.measure(oracle, device)
+    found: dict[Gemm, tuple[Addition, ...]] = probe.measure(oracle, device)
+    known = recognition.recognise(oracle, found, device)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Calibration(environment=environment(oracle, name, device), taken=now, **found)
+    return Calibration(environment=environment(oracle, name, device), taken=now, known=known, **found)
 
 
 def find(oracle: AnyOracle, name: str, device: torch.device, place: Path | None = None) -> Calibration | None:

@@ -24,7 +24,9 @@ DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 EXPONENTS = range(2, 31)
 SMALL = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -3.0)
 """Weights of the small number, which is 1: the codes of E2M1."""
-_GATE = 16.0
+VISIBLE = range(1, 18)
+"""Widths that show within a block of 32 of MXFP8."""
+GATE = 16.0
 """silu(16) is 16 to eight digits."""
 _HIDDEN, _INNER = 512, 384
 _ROWS = formats.GROUP
@@ -69,12 +71,12 @@ def measure(oracle: Oracle, device: torch.device) -> dict[Literal["gemm1", "gemm
 
 
 def _measure(oracle: Oracle, gemm: Literal["gemm1", "gemm2"], device: torch.device) -> tuple[Addition, ...]:
-    problem = crafted(gemm, device, _plainest(capability_of(oracle)))
+    problem = crafted(gemm, plainest(capability_of(oracle), len(DISTANCES) * len(EXPONENTS), device))
     reason = oracle.unsupported(problem.scenario)
     if reason is not None:
         raise Unmeasurable(f"the probe is not supported: {reason}")
     output = oracle(oracle.prepare(problem)).double().cpu()
-    left = output / _GATE  # [distances * exponents, H]
+    left = output / GATE  # [distances * exponents, H]
     states = problem.hidden_states.double().cpu()
     found = []
     for position, distance in enumerate(DISTANCES):
@@ -84,15 +86,16 @@ def _measure(oracle: Oracle, gemm: Literal["gemm1", "gemm2"], device: torch.devi
     return tuple(found)
 
 
-def _plainest(capability: AnyCapability) -> Scenario:
-    """The probe's layer, one expert, in the first precision and mode that the oracle has."""
+def plainest(capability: AnyCapability, tokens: int, device: torch.device) -> Problem:
+    """A layer to be filled, one expert, in the first precision and mode that an oracle has."""
     promised = capability if isinstance(capability, Capability) else Capability()
-    shape = Shape(tokens=len(DISTANCES) * len(EXPONENTS), hidden=_HIDDEN, intermediate=_INNER, experts=1, top_k=1)
-    return Scenario(
+    shape = Shape(tokens=tokens, hidden=_HIDDEN, intermediate=_INNER, experts=1, top_k=1)
+    scenario = Scenario(
         shape=shape,
         precision="bf16xmxfp4" if "bf16xmxfp4" in promised.precisions else "mxfp8xmxfp4",
         execution=Execution(mode="eager" if "eager" in promised.modes else "graph"),
     )
+    return build(scenario, device)
 
 
 def _read(distance: int, left: torch.Tensor, there: torch.Tensor) -> Addition:
@@ -110,16 +113,15 @@ def _read(distance: int, left: torch.Tensor, there: torch.Tensor) -> Addition:
     return Addition(distance=distance, bits=None, rounding=None, up_to=EXPONENTS[-1])
 
 
-def crafted(gemm: Literal["gemm1", "gemm2"], device: torch.device, scenario: Scenario) -> Problem:
+def crafted(gemm: Literal["gemm1", "gemm2"], base: Problem) -> Problem:
     """A layer of one expert with a token for each distance and exponent. One GEMM adds, the other copies.
 
     Row `_ROWS` * i + k of the adding GEMM has 1, SMALL[k], -1 in columns 0, d, 2 d of the i-th distance. Gates are 16.
     """
-    base, tokens = build(scenario, device), scenario.shape.tokens
-    x = torch.zeros(tokens, _HIDDEN, dtype=torch.float64)
+    x = torch.zeros(base.tokens, _HIDDEN, dtype=torch.float64)
     gate, up = (torch.zeros(_INNER, _HIDDEN, dtype=torch.float64) for _ in range(2))
     down = torch.zeros(_HIDDEN, _INNER, dtype=torch.float64)
-    x[:, -1], gate[:, -1] = _GATE, 1.0
+    x[:, -1], gate[:, -1] = GATE, 1.0
     adding, copying = (up, down) if gemm == "gemm1" else (down, up)
     copying.fill_diagonal_(1.0)
     for position, distance in enumerate(DISTANCES):
@@ -130,6 +132,12 @@ def crafted(gemm: Literal["gemm1", "gemm2"], device: torch.device, scenario: Sce
             token = position * len(EXPONENTS) + offset
             x[token, 0] = x[token, 2 * distance] = 2.0**exponent
             x[token, distance] = 1.0
+    return layer(base, x, torch.cat((gate, up)), down)
+
+
+def layer(base: Problem, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor) -> Problem:
+    """`base` with these x [M, H] and weights w13 [2I, H], w2 [H, I] of its only expert, float64, under scales of 1."""
+    device = base.hidden_states.device
     states = x.to(torch.bfloat16)
     if base.hidden_q is not None:
         payload, block_scale = formats.mxfp8_quantize(x)
@@ -142,8 +150,8 @@ def crafted(gemm: Literal["gemm1", "gemm2"], device: torch.device, scenario: Sce
         hidden_states=states.to(device),
         topk_ids=torch.zeros_like(base.topk_ids),
         topk_weights=torch.ones_like(base.topk_weights),
-        w13=formats.pack(formats.e2m1_encode(torch.cat((gate, up))))[None].to(device),
-        w2=formats.pack(formats.e2m1_encode(down))[None].to(device),
+        w13=formats.pack(formats.e2m1_encode(w13))[None].to(device),
+        w2=formats.pack(formats.e2m1_encode(w2))[None].to(device),
         w13_scale=torch.full_like(base.w13_scale, 127),
         w2_scale=torch.full_like(base.w2_scale, 127),
     )

@@ -224,7 +224,7 @@ def test_another_environment_has_none(taken: Calibration, tmp_path, monkeypatch:
     assert calibration.find(GroupedMM(), "grouped-mm", CPU, tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 0}', '{"format": 1, "gemm1": [{}], "gemm2": []}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 0}', '{"format": 2, "gemm1": [{}], "gemm2": []}'])
 def test_a_damaged_file_is_told_and_not_used(text: str, taken: Calibration, tmp_path, caplog) -> None:
     path = taken.save(tmp_path)
     path.write_text(text)
