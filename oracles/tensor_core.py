@@ -93,6 +93,7 @@ class _Chain:
 
     def __init__(self, core: TensorCore, off: torch.Tensor) -> None:
         self.core, self.off = core, off
+        self._moves = bool(off.any())
         self.sum = torch.zeros_like(off)
         self.further = torch.zeros_like(off)
         """What cuts may differ in, where the products do by `off`."""
@@ -112,7 +113,7 @@ class _Chain:
         exact = cut.add_((self.sum * inverse).trunc_()).mul_(quantum)
         step = core.result * _power_below(exact.abs())
         self.sum = (exact / step).trunc_().mul_(step)
-        if bool(self.off.any()):
+        if self._moves:
             self._differ(size, top, exact.abs(), uncertain)
 
     def _differ(self, size: torch.Tensor, top: torch.Tensor, exact: torch.Tensor, uncertain: torch.Tensor) -> None:

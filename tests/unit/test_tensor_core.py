@@ -218,5 +218,22 @@ def test_elements_that_are_not_known_change_cuts(size: float, known: str, kind: 
         assert ball.radius[SHARP].mean() < 0.2 * unknown.radius[SHARP].mean()
 
 
+def test_a_sum_that_may_pass_a_power_of_two_changes_every_cut_after_it() -> None:
+    """Below 1 none of 32 products is cut, from 1 on all of each."""
+    x = torch.zeros(1, 64, dtype=F64)
+    x[0, 0], x[0, 32:] = 1 - 2.0**-12, 2.0**-14
+    weight, byte = weight_of(torch.ones(1, 64, dtype=F64), torch.full((1, 2), 127)), torch.full((1, 2), 127)
+    radius = torch.zeros(3, 1, 1, 64, dtype=F64)
+    radius[..., 0] = 2.0**-11
+    acc = dataclasses.replace(CHAIN, measured=KNOWN["chain"])
+    ball = matmul(Ball(center=x[None], radius=radius), weight, acc)
+    errors = []
+    for sign in (-1, 1):
+        y = simulate.multiply(x + sign * radius[0, 0], weight.value[0], acc, Choices(order=ORDER, seed=1), byte)
+        errors.append(float((y - ball.center[0]).abs()))
+    assert max(errors) > 2.0**-10
+    assert max(errors) <= float(ball.radius[SHARP])
+
+
 def _grid(x: torch.Tensor, weight: Weight) -> tensor_core.Grid:
     return tensor_core.Grid(x, torch.zeros_like(x, dtype=torch.bool), weight, ACC)
