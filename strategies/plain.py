@@ -128,24 +128,36 @@ _TAGS = ("kind", "edit")
 
 
 def _encode(value: Any, *, complete: bool = False) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        out: dict[str, Any] = {tag: getattr(value, tag) for tag in _TAGS if hasattr(type(value), tag)}
-        return out | _fields(value, complete=complete or "kind" in out)
+    if isinstance(value, str | int):  # most are
+        return value
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if dataclasses.is_dataclass(value):
+        cls: type = type(value)
+        tags = _tags(cls)
+        return tags | _fields(value, complete=complete or "kind" in tags)
     return value
 
 
 def _fields(value: Any, *, complete: bool = False) -> dict[str, Any]:
     """The fields in JSON form. complete: those at their default too."""
-    content = {spec.name: (spec, getattr(value, spec.name)) for spec in dataclasses.fields(value)}
-    return {
-        name: _encode(item)
-        for name, (spec, item) in content.items()
-        if complete or spec.default is dataclasses.MISSING or item != spec.default
-    }
+    cls: type = type(value)
+    content = ((name, getattr(value, name), default) for name, default in _defaults(cls))
+    return {name: _encode(item) for name, item, default in content if complete or item != default}
+
+
+@functools.cache
+def _tags(cls: type) -> dict[str, Any]:
+    """What tells a class apart in its JSON form."""
+    return {tag: getattr(cls, tag) for tag in _TAGS if hasattr(cls, tag)}
+
+
+@functools.cache
+def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
+    """Each field and its default; nothing equals that of a field without one."""
+    return tuple((spec.name, spec.default) for spec in dataclasses.fields(cls))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ which order, and none is lost. Only scenarios and outcomes cross to the process 
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import signal
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -102,8 +103,8 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """Cases that were handed over and whose outcome nobody knows yet."""
-        return sum(not job.future.done() for job in self._queue)
+        """Cases that were handed over and whose outcome nobody knows yet: the latest ones, as they run in order."""
+        return sum(1 for _ in itertools.takewhile(lambda job: not job.future.done(), reversed(self._queue)))
 
     def _new_pool(self) -> pebble.ProcessPool:
         context: Any = Context(self._environment)

@@ -38,6 +38,9 @@ from oracles import base
 TRIES = 3
 """Of a shard, before the run ends without it."""
 
+_CORES = 8
+"""Of a machine with devices, for one process of `-n auto` with its workers."""
+
 
 def on_a_gpu(options: Options) -> bool:
     """Whether a candidate runs on a GPU, as far as this process, on a machine that may have none, can tell."""
@@ -52,9 +55,12 @@ def _runs_on_gpu(spec: str) -> bool:
 
 
 def most_useful(options: Options) -> int:
-    """How many processes `-n auto` means: one for each device where a candidate runs on one, else one for each core."""
-    devices = torch.cuda.device_count() if on_a_gpu(options) else 0
-    return devices or len(os.sched_getaffinity(0))
+    """How many processes `-n auto` means: one for each core, or where a candidate runs on a device one or two for each.
+
+    One that draws for the workers of a device (`Isolation.of`) keeps up with about ten of them.
+    """
+    cores, devices = len(os.sched_getaffinity(0)), torch.cuda.device_count() if on_a_gpu(options) else 0
+    return max(devices, min(2 * devices, cores // _CORES)) or cores
 
 
 def run(options: Options, emit: Handler, count: int) -> Summary:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
+import torch
+
+from difftest.options import Options
+from difftest.scale import processes
 
 
 def end(out: str) -> list[str]:
@@ -19,6 +24,15 @@ def test_two_processes_say_what_one_says(run):
     assert (alone.code, shared.code) == (1, 1)
     assert end(shared.out) == end(alone.out)
     assert shared.out.count("found: ") == shared.out.count("saved: ") == shared.out.count("shrunk: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "devices", "useful"), [(6, 0, 6), (4, 1, 1), (16, 1, 2), (24, 2, 3), (32, 2, 4), (8, 8, 8), (128, 8, 16)]
+)
+def test_auto_is_as_many_as_keep_the_devices_busy(cores, devices, useful, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    assert processes.most_useful(Options(candidates=("cutlass",), examples=1, seed=1)) == useful
 
 
 @pytest.mark.parametrize(
