@@ -67,6 +67,7 @@ class Terminal:
         self._unsupported: Counter[str] = Counter()
         self._activity = ""
         self._saved: set[Path] = set()
+        self._replaying = False
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -85,6 +86,9 @@ class Terminal:
                 self._print([f"candidates: {', '.join(candidates) or 'none'}", *describe.missing_lines(missing)])
                 self._start_live()
             case CaseReplayed(replay=replay):
+                if not self._replaying:
+                    self._replaying = True
+                    self._print(["the ledger first, its open cases are expected to diverge still:"])
                 self._print([replay_line(replay)], STATUS_STYLES[replay.status])
             case ScenarioFinished(outcomes=outcomes):
                 self._scenarios += 1

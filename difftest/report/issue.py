@@ -224,7 +224,8 @@ def _edit_words(edit: RoutingEdit | ValueEdit | RouterEdit) -> str:
         case AssignExpert(token=token, slot=slot, expert=expert):
             return f"slot {slot} of token {token} routed to expert {expert}"
         case DuplicateSlot(token=token, slot=slot, source=source):
-            return f"token {token} routed to one expert twice (slots {source} and {slot})"
+            first, second = sorted((slot, source))
+            return f"token {token} routed to one expert twice (slots {first} and {second})"
         case StrayId(token=token, slot=slot, expert_id=expert_id):
             return f"slot {slot} of token {token} routed to id {expert_id}, which names no expert"
         case SetWeight(token=token, slot=slot, weight=weight):

@@ -147,4 +147,5 @@ def _one(same: Sequence[_Sighting]) -> _Sighting:
         shrink_runs_hypothesis=sum(one.finding.shrink_runs_hypothesis for one in same),
         shrink_runs_reducer=sum(one.finding.shrink_runs_reducer for one in same),
     )
-    return _Sighting(finding, dataclasses.replace(simplest.case, worst=worst), before)
+    sightings = tuple(sorted({digest for one in same for digest in one.case.sightings}))
+    return _Sighting(finding, dataclasses.replace(simplest.case, worst=worst, sightings=sightings), before)

@@ -72,7 +72,7 @@ def test_damaged_file_is_errored_not_a_crash(content, difftest, snapshot):
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"version": 4}, id="newer"),
+        pytest.param({"version": 5}, id="newer"),
         pytest.param({"version": "one"}, id="version-no-number"),
         pytest.param({"outcome.scenario.version": 99}, id="newer-scenario"),
         pytest.param({"outcome.scenario.shape.hidden": 33}, id="hidden-no-multiple-of-32"),
@@ -118,7 +118,7 @@ def test_folder(case, difftest, snapshot):
     """One of each, in the order of their names: what is damaged hides nothing of the rest."""
     case("cases/a", "Off")
     case("cases/b", "Off", {"status": "fixed"})
-    case("cases/c", changes={"version": 4})
+    case("cases/c", changes={"version": 5})
     gone = {"outcome.candidate": "gone.py:Kernel", "worst.candidate": "gone.py:Kernel"}
     slug = "gone-py-kernel.call.rejected.runtimeerror-no-kernel-image-is-available.89f39e5c"
     case("cases/d", changes={**gone, "bucket": slug})

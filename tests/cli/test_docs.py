@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 from difftest.isolation.environment import Environment
 from difftest.ledger import cases
+from difftest.output import describe
 from difftest.report import paths
 from difftest.report.proof import Runner
 
@@ -23,6 +26,7 @@ ENDS = {
     "difftest run --candidate mine.py:Mine": 1,
     "difftest merge": 1,
     "difftest replay cases": 0,
+    "pytest cases": 0,
     "difftest report": 0,
     "difftest explain": 0,
     "python upstream/repro.py": 1,
@@ -41,18 +45,36 @@ def files(page: Path) -> dict[str, str]:
     return dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE))
 
 
+def quoted(page: Path) -> list[str]:
+    """What the page says that its commands print."""
+    outside = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^    (.+)$", outside, re.MULTILINE)
+
+
 def follow(page: Path, folder: Path) -> int:
-    """Run the page's commands in `folder`; how many they are."""
+    """Run the page's commands in `folder`; how many they are. Modules share a process that has torch (`forks.py`)."""
     told = commands(page)
-    for command in told:
-        program, *words = command.split()
-        # The shell's part.
-        arguments = [name for word in words for name in (glob.glob(word, root_dir=folder) if "*" in word else [word])]
-        # -P: the folder that stands for the checkout is not the package.
-        run = [sys.executable, "-P", *(["-m", "difftest"] if program == "difftest" else []), *arguments]
-        done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-        (expected,) = (code for start, code in ENDS.items() if command.startswith(start))
-        assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
+    # -P: the folder that stands for the checkout is not the package.
+    start = [sys.executable, "-P", str(Path(__file__).with_name("forks.py"))]
+    with subprocess.Popen(start, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
+        assert forks.stdin is not None
+        assert forks.stdout is not None
+        for number, command in enumerate(told):
+            program, *words = command.split()
+            # The shell's part.
+            arguments = [
+                name for word in words for name in (glob.glob(word, root_dir=folder) if "*" in word else [word])
+            ]
+            if program == "python":  # a script stands alone
+                run = [sys.executable, "-P", *arguments]
+                done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+                code, output = done.returncode, done.stdout + done.stderr
+            else:
+                file = folder / f"output-{number}.txt"
+                print(json.dumps([program, arguments, str(file)]), file=forks.stdin, flush=True)
+                code, output = int(forks.stdout.readline()), file.read_text()
+            (expected,) = (ends for start, ends in ENDS.items() if command.startswith(start))
+            assert code == expected, f"{command}\n{output}"
     return len(told)
 
 
@@ -61,7 +83,10 @@ def test_the_tutorial(tmp_path: Path) -> None:
     for name, text in files(page).items():
         (tmp_path / name).write_text(text)
     shutil.copytree(cases.SHIPPED, tmp_path / "difftest" / "suite" / "cases")
-    assert follow(page, tmp_path) == 12
+    assert follow(page, tmp_path) == 13
+    told = "".join(file.read_text() for file in tmp_path.glob("output-*.txt"))
+    for line in quoted(page):
+        assert all(part in told for part in line.split("...")), line
     assert (tmp_path / "report.html").is_file()
     for folder in ("mine-report", "upstream"):
         assert {path.name for path in (tmp_path / folder).iterdir()} >= {"repro.py", "issue.md", "environment.json"}
@@ -73,6 +98,16 @@ def test_the_page_on_scale(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     assert follow(page, tmp_path) == 4
     assert len(list((tmp_path / "cases").glob("*.case.json"))) == len(list((tmp_path / "alone").glob("*.case.json")))
+
+
+def test_the_picture_shows_the_shipped_case() -> None:
+    drawn = re.sub(r"<[^>]*>", "", (DOCS / "finding.svg").read_text())
+    text = " ".join(html.unescape(drawn).replace("\xa0", " ").split())
+    (path,) = cases.SHIPPED.glob("ggml-repacked.reference.diverges.impossible-*")
+    case = cases.load(path)
+    assert case.found is not None
+    for words in (case.found.command, case.outcome.detail, describe.scenario_line(case.scenario), path.name):
+        assert words in text
 
 
 RUN_ABOVE = ("tutorial.md", "scale.md")
