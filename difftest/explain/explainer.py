@@ -12,9 +12,10 @@ from difftest.explain.explanation import Explanation
 from difftest.explain.further import drawn, near
 from difftest.explain.hypotheses import Standing, differ, hypotheses, likeliest
 from difftest.explain.needs import Need, needs
-from difftest.explain.probes import with_ordinary_padding, with_poison
+from difftest.explain.probes import POISON, with_ordinary_padding, with_ordinary_values, with_poison
 from difftest.explain.relation import Relation, relation
-from difftest.explain.suspicion import Clues, suspect
+from difftest.explain.suspicion import BY_CHECK, CONFUSED, Clues, suspect
+from difftest.judging import variants
 from difftest.judging.compare import wrong
 from difftest.judging.outcome import Outcome, Verdict
 from oracles.base import AnyOracle, Oracle
@@ -28,6 +29,9 @@ are left."""
 
 ENOUGH, FEW = 10, 4
 """Of these, so many that show something wrong are enough: to trust what is left, and to describe what is wrong."""
+
+ORDINARY = 20
+"""Scenarios near the case that are asked with ordinary values."""
 
 RACE_REPEATS = 64
 """Calls that a race is looked for in."""
@@ -97,7 +101,7 @@ class Explainer:
             matches=matches,
             bad_set=self._bad_set([mine, *seen], clues),
             needs=words,
-            suspected=matches[0].kind if matches else suspect(smallest, clues),
+            suspected=matches[0].kind if matches else suspect(smallest, self._plainer(clues, smallest)),
             refuted=tuple(str(standing.match()) for standing in standings if standing not in kept),
             asked=asked,
         )
@@ -155,10 +159,7 @@ class Explainer:
         related = _relation(mine)
         if related is None or related.words == "0":
             for scenario in with_poison(mine.scenario):
-                filled = self._ask(scenario, finding)
-                if filled is not None and filled.exchanges and bool(filled.wrong(0).any()):
-                    now = _relation(filled)
-                    related = now if now is not None and now.kind == "memory" else related
+                related = _memory(self._ask(scenario, finding)) or related
         nan_padding = False
         for scenario in with_ordinary_padding(mine.scenario):
             plain = self._ask(scenario, finding)
@@ -178,11 +179,47 @@ class Explainer:
             its_own = needs(alone.scenario, self._capability)
             if alone.exchanges and bool(alone.wrong(0).any()):
                 related, some = _relation(alone), _some_columns(alone)
+                if not exchange.problem.scenario.execution.poison:
+                    related = (
+                        _memory(ask_alone(self._candidate, variants.with_poison(exchange.problem, POISON))) or related
+                    )
                 return Clues(needed=its_own, mine=alone, related=related, some_columns=some, alone=True)
             if alone.exchanges and alone.fills_lonely_rows(0):
                 return Clues(needed=its_own, mine=alone, alone=True)
         changes = finding.check == "guard" and self._changes(mine.scenario)
         return Clues(needed=needed, mine=mine, changes=changes)
+
+    def _plainer(self, clues: Clues, finding: Outcome) -> Clues:
+        """Of a finding that seems to be about what is not finite: is it wrong with ordinary values alone too, where no
+        mistake about others can show?"""
+        in_memory = clues.related is not None and clues.related.kind == "memory"
+        by_check = BY_CHECK.get(finding.check, "")
+        seems = (
+            finding.kind in CONFUSED or by_check == "non-finite" or any(n.kind == "non-finite" for n in clues.needed)
+        )
+        if in_memory or not seems or (by_check not in ("", "non-finite") and not clues.alone):
+            return clues
+        case = clues.mine.scenario if clues.mine is not None else _layer(finding)
+        for scenario in near(case, self._capability, ORDINARY):
+            for plain in with_ordinary_values(scenario):
+                try:
+                    answers = ask(self._candidate, plain, "reference", device=self._device)
+                except NotAsked:
+                    continue
+                if answers.exchanges and bool(answers.wrong(0).any()):
+                    needed = [
+                        need for plainer in with_ordinary_values(case) for need in needs(plainer, self._capability)
+                    ]
+                    related, some = _relation(answers), _some_columns(answers)
+                    return Clues(
+                        needed=needed,
+                        mine=answers,
+                        related=related,
+                        some_columns=some,
+                        alone=clues.alone,
+                        ordinary=True,
+                    )
+        return clues
 
     def _changes(self, scenario: Scenario) -> bool:
         """Whether the candidate answers otherwise when it is asked again."""
@@ -219,6 +256,14 @@ def _first_wrong(answers: Answers) -> Wrong | None:
 def _relation(mine: Answers) -> Relation | None:
     exchange = mine.exchanges[0]
     return relation(exchange.output, mine.wrong(0), mine.enclosed(0), exchange.problem)
+
+
+def _memory(filled: Answers | None) -> Relation | None:
+    """That the wrong values are what memory was filled with, when they are."""
+    if filled is None or not filled.exchanges or not bool(filled.wrong(0).any()):
+        return None
+    related = _relation(filled)
+    return related if related is not None and related.kind == "memory" else None
 
 
 def _some_columns(mine: Answers) -> bool:

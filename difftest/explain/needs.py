@@ -70,17 +70,17 @@ def _values(scenario: Scenario) -> Iterator[Need]:
     for edit in values.edits:
         place = ", ".join(map(str, edit.index))
         if isinstance(edit.value, int):
-            kind = "non-finite" if edit.value == 0xFF else "numerics"
+            kind = "non-finite" if edit.value == 0xFF else _of_size(edit.value)
             yield Need(f"scale byte {edit.value:#04x} at {edit.tensor}[{place}]", kind)
         else:
             kind = "non-finite" if edit.value in ("nan", "inf", "-inf") else "numerics"
             yield Need(f"{edit.value} at {edit.tensor}[{place}]", kind)
     default = Values()
     if values.scale_high > default.scale_high:
-        kind = "non-finite" if values.scale_high == 0xFF else "numerics"
+        kind = "non-finite" if values.scale_high == 0xFF else _of_size(values.scale_high)
         yield Need(f"scale bytes up to {values.scale_high:#04x}", kind)
     if values.scale_low < default.scale_low:
-        yield Need(f"scale bytes down to {values.scale_low:#04x}", "numerics")
+        yield Need(f"scale bytes down to {values.scale_low:#04x}", _of_size(values.scale_low))
     if values.x_exponent:
         yield Need(f"x times 2**{values.x_exponent}", "numerics")
     if values.rule == "wide":
@@ -89,6 +89,11 @@ def _values(scenario: Scenario) -> Iterator[Need]:
         if isinstance(weight, SetWeight):
             kind = "routing" if math.isfinite(weight.weight) else "non-finite"
             yield Need(f"router weight {weight.weight} at [{weight.token}, {weight.slot}]", kind)
+
+
+def _of_size(byte: int) -> str:
+    """Only scales at an end of E8M0 point to how numbers are read."""
+    return "numerics" if byte < 0x10 or byte > 0xF0 else ""
 
 
 def _activation(scenario: Scenario) -> Iterator[Need]:

@@ -6,7 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 
 from difftest.shrinking.refit import with_edits
-from strategies.scenario import InvalidScenario, MaskRow, Scenario
+from strategies.scenario import (
+    InvalidScenario,
+    MaskRow,
+    Scenario,
+    SetWeight,
+    Values,
+)
 
 POISON = 0x3C
 """A byte of which a bfloat16 or float16 is an ordinary number."""
@@ -33,3 +39,22 @@ def with_ordinary_padding(case: Scenario) -> Iterator[Scenario]:
             yield with_edits(longer, (*longer.routing.edits, *masked), longer.values.edits)
         except InvalidScenario:
             return
+
+
+def with_ordinary_values(case: Scenario) -> Iterator[Scenario]:
+    """The case with finite values of ordinary size alone: no mistake about others can show."""
+    plain = Values()
+    values = dataclasses.replace(
+        case.values,
+        x_exponent=plain.x_exponent,
+        scale_low=plain.scale_low,
+        scale_high=plain.scale_high,
+        edits=(),
+    )
+    execution = dataclasses.replace(case.execution, padding=0, padding_rows="masked")  # which hold NaN
+    kept = [edit for edit in case.routing.edits if not isinstance(edit, SetWeight)]
+    try:
+        plainer = dataclasses.replace(case, values=values, execution=execution)
+        yield with_edits(plainer, kept, ())
+    except InvalidScenario:
+        return

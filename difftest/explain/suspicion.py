@@ -14,7 +14,10 @@ from difftest.judging.outcome import Outcome, Verdict
 SMALL = 2.0**-5
 """Errors of this share of a row's largest value, or less, are a matter of roundings: four ulps of bfloat16."""
 
-_BY_CHECK = {
+CONFUSED = ("must_be_finite", "must_be_nonfinite")
+"""Kinds of findings in which a value is finite that must not be, or the other way round."""
+
+BY_CHECK = {
     "poison": "memory",
     "guard": "memory",
     "inputs": "memory",
@@ -46,7 +49,8 @@ class Clues:
     needed: by its smallest scenario. mine: what the candidate said to that. related: how the wrong values relate to the
     right ones. nan_padding: it is right where the rows that pad the batch hold no NaN. some_columns: a range of columns
     is wrong, and others are right. changes: asked again, it answers otherwise. alone: a later question of the check is
-    answered wrongly by itself too, eagerly and first; `needed` and `mine` are then of that question.
+    answered wrongly by itself too, eagerly and first; `needed` and `mine` are then of that question. ordinary: so are
+    questions like it whose values are finite and of ordinary size; likewise.
     """
 
     needed: list[Need]
@@ -56,6 +60,7 @@ class Clues:
     some_columns: bool = False
     alone: bool = False
     changes: bool = False
+    ordinary: bool = False
 
 
 def suspect(finding: Outcome, clues: Clues) -> str:
@@ -68,14 +73,15 @@ def suspect(finding: Outcome, clues: Clues) -> str:
     pointed = [kind for kind in _ORDER if kind in kinds]
     if "memory" in kinds or (clues.related is not None and clues.related.kind == "memory"):
         return "memory"
-    by_check = _BY_CHECK.get(finding.check, "")
-    if by_check and not (by_check == "execution" and clues.alone):
+    by_check = BY_CHECK.get(finding.check, "")
+    elsewhere_too = {"execution": clues.alone, "non-finite": clues.ordinary}
+    if by_check and not elsewhere_too.get(by_check, False):
         return by_check
     if finding.verdict is Verdict.REJECTED:
         return next((need.kind for need in clues.needed if need.kind), "execution")
     if clues.mine is not None and _is_of_rows_without_experts(clues.mine):
         return "routing"
-    if finding.kind in ("must_be_finite", "must_be_nonfinite") and not _overflows(clues, kinds):
+    if finding.kind in CONFUSED and not clues.ordinary and not _overflows(clues, kinds):
         return "execution" if "execution" in kinds else "non-finite"
     if clues.nan_padding:
         return "non-finite"

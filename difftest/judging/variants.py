@@ -152,10 +152,15 @@ def with_pdl(problem: Problem, pdl: bool) -> Problem:
     return replace(problem, scenario=replace(problem.scenario, execution=execution))
 
 
+_GIVEN = ("hidden_states", "hidden_q", "hidden_scale", "topk_ids", "topk_weights")
+"""What each call brings."""
+
+
 def eager(problem: Problem) -> Problem:
-    """The same call, without a capture."""
+    """The same call, without a capture. What it brings is copied: a call that writes to it changes no replay's."""
     execution = replace(problem.scenario.execution, mode="eager", replays=())
-    return replace(problem, scenario=replace(problem.scenario, execution=execution))
+    own = {name: tensor.clone() for name in _GIVEN if (tensor := getattr(problem, name)) is not None}
+    return replace(problem, scenario=replace(problem.scenario, execution=execution), **own)
 
 
 def replayed(problem: Problem, change: Replay, number: int) -> Problem:
@@ -279,8 +284,7 @@ def on_rank(problem: Problem, ep_size: int, ep_rank: int) -> Problem:
     """
     device = problem.hidden_states.device
     other = build(replace(problem.scenario, parallel=Parallel(ep_size=ep_size, ep_rank=ep_rank)), device)
-    same = ("hidden_states", "hidden_q", "hidden_scale", "topk_ids", "topk_weights")
-    return replace(other, **{name: getattr(problem, name) for name in same})
+    return replace(other, **{name: getattr(problem, name) for name in _GIVEN})
 
 
 def redrawn(problem: Problem, number: int) -> Problem:

@@ -287,6 +287,9 @@ ONE_ROW = Scenario(shape=Shape(tokens=1, hidden=32, intermediate=32, experts=1, 
 TWO_ROWS = replace(ONE_ROW, shape=replace(ONE_ROW.shape, tokens=2))
 TWO_EXPERTS = replace(TWO_ROWS, shape=replace(TWO_ROWS.shape, experts=2))
 GRAPH = Execution(mode="graph", replays=("masks",))
+SECOND = Parallel(ep_size=2, ep_rank=1)
+INFINITE = Routing(edits=(SetWeight(token=0, slot=0, weight=float("-inf")),))
+NAN_IN_THE_FIRST = Values(edits=(ValueEdit(tensor="hidden_states", index=(0, 0), value="nan"),))
 
 
 @pytest.mark.parametrize(
@@ -326,6 +329,21 @@ GRAPH = Execution(mode="graph", replays=("masks",))
             replace(ONE_ROW, values=Values(edits=(ValueEdit(tensor="w2_scale", index=(0, 0, 0), value=0),))),
             "reference",
         ),
+        # An infinite weight makes it show, and it is wrong with ordinary values too.
+        (
+            "w2-not-interleaved",
+            replace(ONE_ROW, shape=Shape(intermediate=64), routing=INFINITE),
+            "reference",
+        ),
+        ("ep-offset-twice", replace(ONE_ROW, shape=Shape(experts=2), parallel=SECOND, routing=INFINITE), "reference"),
+        (
+            "hidden-scales-column-major",
+            replace(TWO_ROWS, shape=Shape(tokens=2, hidden=64), precision="mxfp8xmxfp4", values=NAN_IN_THE_FIRST),
+            "isolation",
+        ),
+        ("nan-input-is-zero", replace(ONE_ROW, values=NAN_IN_THE_FIRST), "reference"),
+        # What a later question leaves unwritten is what memory holds.
+        ("row-after-tile-unwritten", replace(ONE_ROW, shape=Shape(tokens=17), execution=Execution(padding=1)), "pad"),
         # One kernel of several has another activation.
         (
             "tactic-ignores-small-limit",

@@ -205,3 +205,15 @@ def test_ids_that_name_no_expert_stay_what_they_are() -> None:
     contents = variants.replayed(problem, "ids", 1)
     assert contents.topk_ids[0, 0] == 2**31 - 1
     assert torch.equal(contents.topk_ids[1:5], (problem.topk_ids[1:5] + 1) % 8)
+
+
+@BOTH
+def test_an_eager_call_may_write_to_what_it_brings(precision: Precision) -> None:
+    """A replay of the same contents comes after it."""
+    problem = build(scenario(precision))
+    plain = variants.eager(problem)
+    assert variants.changed_tensors(plain, variants.tensors(problem)) == []
+    for name in ("hidden_states", "hidden_q", "hidden_scale", "topk_ids", "topk_weights"):
+        own, given = getattr(plain, name), getattr(problem, name)
+        assert (own is None) == (given is None)
+        assert own is None or own.data_ptr() != given.data_ptr()
