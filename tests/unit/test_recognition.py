@@ -26,9 +26,14 @@ CORE = TensorCore(columns=32, alignment=2.0**-13, result=2.0**-13, exactly=True)
 RUNNING = Instruction(columns=32, alignment=2.0**-13, result=2.0**-13, running=True)
 REALLY = {
     "running": RUNNING,
-    "16 columns": dataclasses.replace(RUNNING, columns=16),
     "apart": dataclasses.replace(RUNNING, running=False),
 }
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer tokens than on a card: simulations take their time."""
+    monkeypatch.setattr(recognition, "_TOKENS", 16)
 
 
 def seen(within: int | None, beyond: int, rounding: str = "truncate") -> tuple[Addition, ...]:
