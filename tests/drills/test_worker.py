@@ -32,6 +32,9 @@ def spec(name: str) -> str:
     return f"{dying.FILE}:{name}"
 
 
+pytestmark = pytest.mark.usefixtures("warm")
+
+
 @pytest.fixture(autouse=True)
 def _own_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
