@@ -44,6 +44,7 @@ def nodes(request, tmp_path_factory):
         patch.setenv(MARK, str(tmp_path_factory.mktemp("drill") / "mark"))  # the nodes' workers inherit it
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        logs = Path(machines.head_node.get_session_dir_path()) / "logs"
         try:
             added = [machines.add_node(num_cpus=1) for _ in range(NODES - 1)]
             ray.init(address=machines.address, log_to_driver=False)
@@ -53,7 +54,7 @@ def nodes(request, tmp_path_factory):
             machines.shutdown()
             if request.session.testsfailed > failed:
                 kept = tmp_path_factory.mktemp("ray") / "logs"
-                shutil.copytree(Path(machines.head_node.get_session_dir_path()) / "logs", kept)
+                shutil.copytree(logs, kept)
                 print(f"Ray's logs of the failed drill: {kept}")
 
 

@@ -16,6 +16,7 @@ def options(tmp_path, monkeypatch) -> Options:
     return Options(candidates=(f"{dying.FILE}:First",), profile="quick", examples=16, seed=1, cases=tmp_path / "cases")
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_process_that_is_killed_is_replaced(options):
     seen = []
     summary = processes.run(options, seen.append, 2)
