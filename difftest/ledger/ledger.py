@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,25 +80,30 @@ class Ledger:
 
         Any case counts that may show as it (see `difftest.ledger.causes.Cause`) and that the scenario has all of;
         together they are taken away, so that two known mistakes in one scenario are two known mistakes. A case so plain
-        that nothing can be taken away explains its very own bucket. checker: None where nothing can be asked, as after
-        a crash; then the bucket decides. The very sightings that a case was saved for are known as well.
+        that nothing can be taken away explains its very own bucket, also what of it is left without the others.
+        checker: None where nothing can be asked, as after a crash; then the bucket decides. The very sightings that a
+        case was saved for are known as well.
         """
         before = self._sighting(finding)
         if before is not None:
             return Explanation(before)
         causes = {path: cause for path, cause in self._alike(finding.bucket).items() if cause.is_in(finding.scenario)}
-        own = self._open.get(finding.bucket, {})
         rest = None if checker is None else stripped(finding, causes.values(), checker)
         if rest is None:
-            return Explanation(next((path for path in causes if path in own), None))
+            return Explanation(self._own(finding.bucket, causes))
+        staying = [path for path, cause in causes.items() if cause.is_in(rest.scenario)]
         left = [other for other in rest.findings if alike(other.bucket, finding.bucket)]
-        instead = tuple(other for other in left if self._sighting(other) is None)
-        if instead:
-            return Explanation(None, instead)
+        known = [self._sighting(other) or self._own(other.bucket, staying) for other in left]
+        if None in known:
+            return Explanation(None, tuple(other for other, path in zip(left, known, strict=True) if path is None))
         if left:
-            return Explanation(self._sighting(left[0]))
-        gone = [path for path, cause in causes.items() if not cause.is_in(rest.scenario)]
-        return Explanation(next((path for path in gone if path in own), gone[0]))
+            return Explanation(known[0])
+        gone = [path for path in causes if path not in staying]
+        return Explanation(self._own(finding.bucket, gone) or gone[0])
+
+    def _own(self, bucket: Bucket, paths: Iterable[Path]) -> Path | None:
+        """The first of the open cases that is of this very bucket."""
+        return next((path for path in paths if path in self._open.get(bucket, {})), None)
 
     def _sighting(self, finding: Outcome) -> Path | None:
         """The open case that was saved for this very finding of this very scenario."""

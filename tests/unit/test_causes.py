@@ -212,6 +212,16 @@ def test_a_case_of_which_nothing_can_be_taken_away_explains_its_own_bucket(ledge
     assert known.explain(diverges(LARGER, check="split"), always).known is None
 
 
+def test_it_does_so_where_another_known_case_was_taken_away(ledger) -> None:
+    """Every scenario is wrong. One with the known byte is that, and what is left of it is the plain case, not news."""
+    known, always = ledger(diverges(Scenario()), diverges(BYTE)), engine_of(lambda _: True)
+    both = replace(LARGER, values=BYTE.values)
+    found = known.explain(diverges(both), always)
+    assert found.known is not None
+    assert Scenario().digest in found.known.name
+    assert found.instead == ()
+
+
 def test_without_anything_to_ask_the_bucket_decides(ledger) -> None:
     known = ledger(diverges(TWICE))
     assert known.explain(diverges(LARGER), None).known is not None
