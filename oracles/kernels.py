@@ -1,14 +1,28 @@
-"""Whether kernels of our own can run: of Triton, which comes with torch for CUDA. On a GPU they take one pass
-over memory in place of many, and compute what the torch code beside them does."""
+"""Whether kernels of our own can run: of Triton, which comes with torch for CUDA. On a GPU they take one pass over
+memory in the place of many, and compute what the torch code beside them does."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import shutil
+import logging
+
+import torch
+
+_log = logging.getLogger(__name__)
 
 
 @functools.cache
 def usable() -> bool:
-    """Whether there is Triton, and the C compiler with which it makes what launches a kernel."""
-    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+    """Whether one could be made and launched on this process's GPU: Triton needs a C compiler, Python's headers and a
+    folder to write to for that."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    from oracles import formats_triton  # of a package that comes with torch for CUDA alone
+
+    try:
+        formats_triton.round_to(torch.zeros(1, dtype=torch.float64, device="cuda"), 24, -126, 1.0)
+    except Exception as error:  # of the compiler, of the file system: whatever it lacks
+        _log.warning("Triton makes no kernel here (%s): large cases take longer", " ".join(str(error).split())[:200])
+        return False
+    return True
