@@ -55,7 +55,8 @@ def page_of(path: Path) -> tuple[str, Checked]:
     checked = Checked()
     checked.feed(text)
     assert checked.open == []
-    assert checked.addresses == []  # no network
+    assert checked.addresses == ["#words"]  # no network
+    assert text.count('id="words"') == 1
     assert "http" not in text
     return text, checked
 
