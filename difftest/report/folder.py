@@ -85,7 +85,7 @@ def _fill(
     cases.save(_without_paths(case), folder / f"finding{cases.SUFFIX}")
     proof, no_script, sanitizer = None, "", ""
     try:
-        text = script(case.outcome, spec, title(case.outcome), summary(case))
+        text = script(case.outcome, spec, title(case.outcome), summary(case), earlier=len(case.sequence))
     except NoScript as error:
         no_script = str(error)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from difftest.judging.outcome import VALUE_KINDS, Outcome, Verdict
 from difftest.ledger.cases import Case
-from difftest.output.describe import changed_fields, element_line
+from difftest.output.describe import changed_fields, element_line, scenario_line
 from difftest.report.paths import relative
 from difftest.report.proof import Proof
 from difftest.report.render import render
@@ -95,11 +95,14 @@ def issue(
     found = (
         by_hand if case.found is None else f"By a property-based campaign: `{relative(case.found.command)}`, shrunk."
     )
+    scenario = scenario_words(outcome.scenario)
+    for step in case.sequence:
+        scenario.append(f"before it in the same process: {scenario_line(step.scenario)}")
     return render(
         "issue.md.j2",
         title=title(outcome),
         summary=summary(case),
-        scenario=scenario_words(outcome.scenario),
+        scenario=scenario,
         claim=claim,
         expected=_expected(outcome),
         explanation=case.explanation,
@@ -157,8 +160,6 @@ def _not_shown(case: Case, environment: Mapping[str, Any] | None) -> list[str]:
         lines.append("What the kernel itself does: it is emulated in plain torch, and none was run.")
     if isinstance(case.scenario, Scenario) and case.scenario.parallel.ep_size == 1:
         lines.append("Expert parallelism: the smallest scenario has one rank.")
-    if case.sequence:
-        lines.append("The calls before it: the finding was seen only after others of its process.")
     lines.append("Where in the kernel's source the mistake is, unless the explanation says so.")
     lines.append("How much it changes the output of a whole model.")
     return lines

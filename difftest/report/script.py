@@ -90,8 +90,15 @@ def claim_of(outcome: Outcome) -> str:
     return "" if function is None else " ".join((function.__doc__ or "").split())
 
 
-def script(outcome: Outcome, spec: str, title: str, summary: str) -> str:
-    """The text of `repro.py` for a finding of the oracle `spec`. Raises `NoScript`, and `OracleNotFound`."""
+def script(outcome: Outcome, spec: str, title: str, summary: str, *, earlier: int = 0) -> str:
+    """The text of `repro.py` for a finding of the oracle `spec`. earlier: cases that its process has to run before.
+    Raises `NoScript`, and `OracleNotFound`."""
+    if earlier:
+        cases = f"{earlier} earlier case{'s' * (earlier != 1)}"
+        raise NoScript(
+            f"the finding needs {cases} in the same process, and a script would have its last call alone; the case "
+            "file holds them all, and `difftest replay` shows it"
+        )
     oracle = oracles.find(spec)
     kernel = _Kernel.of(oracle, spec)
     about = _about(outcome.scenario, oracle, kernel, outcome)

@@ -12,6 +12,7 @@ from findings import case, diverges
 
 import oracles
 from difftest.isolation import environment
+from difftest.isolation.sequence import Step
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.ledger import cases
 from difftest.report import folder, paths, proof, script
@@ -149,6 +150,19 @@ def test_no_script_for_an_oracle_that_names_none(tmp_path):
     report = folder.write(path, tmp_path / "report")
     assert report.proof is None
     assert report.no_script in (report.folder / "issue.md").read_text()
+
+
+def test_no_script_of_a_finding_that_needs_earlier_cases(tmp_path):
+    """Its last call alone would not show it. What ran before is told in words, and the case file has it."""
+    path, before = tmp_path / "later.case.json", Step(Scenario(shape=Shape(tokens=7)), ("reference",))
+    cases.save(case(diverges(DUPLICATE, candidate="grouped-mm"), sequence=(before, before)), path)
+    report = folder.write(path, tmp_path / "report")
+    assert report.proof is None
+    assert report.no_script.startswith("the finding needs 2 earlier cases in the same process")
+    text = (report.folder / "issue.md").read_text()
+    assert report.no_script in text
+    assert text.count("- before it in the same process: M=7 H=32 I=32 E=1 K=1, swiglu") == 2
+    assert cases.load(report.folder / "finding.case.json").sequence == (before, before)
 
 
 def test_the_candidate_of_a_report_is_the_case_s_in_some_environment(tmp_path):
