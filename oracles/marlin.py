@@ -49,7 +49,8 @@ NUMERICS = Numerics(
 bfloat16 (+ bias) -> times the router weight, in bfloat16 -> sum over the slots in float32."""
 
 
-_VLLM_GEMM = dataclasses.replace(_GEMM, flush_to_zero=False)
+# Two instructions in a row; a thread block's part of K is 64 columns with two warps to it, and 128 with four.
+_VLLM_GEMM = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4), run=2))
 
 VLLM_NUMERICS = dataclasses.replace(
     NUMERICS,

@@ -38,18 +38,25 @@ class TensorCore:
 class Stripes:
     """K shared by thread blocks (stream-K), and in each of them by warps.
 
-    columns: K may be cut at any multiple of so many; each range is added from 0, and their sums in order, to nearest.
-    lanes: in a range so many warps, any of these numbers, take the columns of one instruction of `core` in turn; their
-    sums are joined to nearest. Raises `ValueError` when a range holds no whole turn of them.
+    columns: K may be cut at any multiple of so many, or of a turn of the warps where that is more; each range is added
+    from 0, and their sums in order, to nearest.
+    lanes: in a range so many warps, any of these numbers, take the columns of `run` instructions of `core` in turn;
+    their sums are joined to nearest. Raises `ValueError` when a range holds no whole turn of them.
     """
 
     columns: int
     lanes: tuple[int, ...]
+    run: int = 1
     core: TensorCore = TensorCore()
 
     def __post_init__(self) -> None:
-        if any(self.columns % (count * self.core.columns) for count in self.lanes):
-            raise ValueError(f"columns = {self.columns}: must be a multiple of lanes times {self.core.columns}")
+        part = self.run * self.core.columns
+        if any(self.cuts(count) % (count * part) or self.cuts(count) % self.columns for count in self.lanes):
+            raise ValueError(f"columns = {self.columns}: must be a multiple of lanes times {part}, or divide it")
+
+    def cuts(self, lanes: int) -> int:
+        """Columns at whose multiples K may be cut, with so many warps."""
+        return max(self.columns, lanes * self.run * self.core.columns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

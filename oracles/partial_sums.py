@@ -140,14 +140,15 @@ def _striped(x: torch.Tensor, w: torch.Tensor, sums: PartialSums, acc: Accumulat
     """Any cut of K into stripes. A sum inside one is a lane's sum over all of K so far, less what that was where the
     stripe begins: wherever it does, within the extremes up to here."""
     assert acc.stripes is not None
-    core = acc.stripes.core
+    core, run = acc.stripes.core, acc.stripes.run
     step, unit = core.columns, 2 * acc.unit_roundoff
-    tail = (0, -x.shape[-1] % acc.stripes.columns)
-    x, w = torch.nn.functional.pad(x, tail), torch.nn.functional.pad(w, tail)
     for lanes in acc.stripes.lanes:
-        turn = acc.stripes.columns // (lanes * step)
+        cuts = acc.stripes.cuts(lanes)
+        turn = cuts // (lanes * step)
+        tail = (0, -x.shape[-1] % cuts)
+        x, w = torch.nn.functional.pad(x, tail), torch.nn.functional.pad(w, tail)
         for experts, rows in _pieces(sums.total.shape, x.shape[-1] // step, _PIECE[x.device.type]):
-            some, those = (_blocks(value, step, lanes, step) for value in (x[experts], w[experts, rows]))
+            some, those = (_instructions(value, step, lanes, run) for value in (x[experts], w[experts, rows]))
             products = some @ those.mT
             top = some.abs().amax(-1).unsqueeze(-1) * those.abs().amax(-1).unsqueeze(-2)
             shape = (len(products), lanes, -1, *products.shape[2:])
@@ -309,6 +310,14 @@ def _step(columns: int, group: int, longest: int) -> int:
     while 2 * step <= longest and columns % (2 * step) == 0:
         step *= 2
     return step
+
+
+def _instructions(value: torch.Tensor, step: int, lanes: int, run: int) -> torch.Tensor:
+    """[C, T, K] -> [C, K / step, T, step]: what lanes take that have `run` times `step` columns in turn, the first
+    lane's, then the second's, and so on."""
+    blocks = _blocks(value, run * step, lanes, run * step)
+    experts, _, tokens, _ = blocks.shape
+    return blocks.view(*blocks.shape[:3], run, step).transpose(2, 3).reshape(experts, -1, tokens, step)
 
 
 def _blocks(value: torch.Tensor, step: int, lanes: int = 1, group: int = 1) -> torch.Tensor:

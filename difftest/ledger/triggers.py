@@ -15,9 +15,11 @@ from strategies.scenario import AssignExpert, DuplicateSlot, Scenario
 
 
 class Trigger(StrEnum):
-    """duplicate expert: a token routes to one expert twice, by an edit or in a recorded table."""
+    """duplicate expert: a token routes to one expert twice, by an edit or in a recorded table. scale byte 0x00: an E8M0
+    byte of the weights is, or may be drawn as, 0."""
 
     DUPLICATE_EXPERT = "duplicate expert"
+    SCALE_BYTE_00 = "scale byte 0x00"
 
 
 def has(trigger: Trigger, scenario: AnyScenario) -> bool:
@@ -25,6 +27,8 @@ def has(trigger: Trigger, scenario: AnyScenario) -> bool:
     match trigger:
         case Trigger.DUPLICATE_EXPERT:
             return isinstance(scenario, Scenario) and any(_distinct(scenario))
+        case Trigger.SCALE_BYTE_00:
+            return isinstance(scenario, Scenario) and _without_zero_scales(scenario) != scenario
 
 
 def without(trigger: Trigger, scenario: AnyScenario) -> AnyScenario:
@@ -34,6 +38,19 @@ def without(trigger: Trigger, scenario: AnyScenario) -> AnyScenario:
             assert isinstance(scenario, Scenario)
             edits = (*scenario.routing.edits, *_distinct(scenario))
             return dataclasses.replace(scenario, routing=dataclasses.replace(scenario.routing, edits=edits))
+        case Trigger.SCALE_BYTE_00:
+            assert isinstance(scenario, Scenario)
+            return _without_zero_scales(scenario)
+
+
+def _without_zero_scales(scenario: Scenario) -> Scenario:
+    """Each scale byte at least 0x01, edited or drawn."""
+    values = scenario.values
+    edits = tuple(dataclasses.replace(edit, value=1) if edit.value == 0 else edit for edit in values.edits)
+    low, high = max(1, values.scale_low), max(1, values.scale_high)
+    return dataclasses.replace(
+        scenario, values=dataclasses.replace(values, edits=edits, scale_low=low, scale_high=high)
+    )
 
 
 def _distinct(scenario: Scenario) -> Iterator[AssignExpert]:

@@ -338,6 +338,9 @@ def test_scale_byte_ff_is_read_as_infinity() -> None:
 # --- arithmetic ------------------------------------------------------------------------------------------------------
 
 SMALL = (1.0, -1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -3.0)
+MET = (1.0, -1.0, 2.0, 2.0, 3.0, 4.0, 6.0, -3.0)
+CUT = (1.0, -1.0, 1.0, 2.0, 3.0, 4.0, 6.0, -3.0)
+"""What is left of these where 2**23 and each are added to nearest, ties to even, or cut towards 0, before -2**23."""
 
 
 def ups(x: dict[int, float], rows: list[dict[int, float]], scale: int = 127) -> list[float]:
@@ -380,8 +383,6 @@ def ups(x: dict[int, float], rows: list[dict[int, float]], scale: int = 127) -> 
         # Its result is cut to 24 bits, towards 0: the same warp's next 16 columns, of four warps.
         ((0, 1, 65), 23, (1.0, -1.0, 1.0, 2.0, 3.0, 4.0, 6.0, -3.0)),
         ((0, 1, 65), 24, (0.0, -1.0, 0.0, 2.0, 2.0, 4.0, 6.0, -3.0)),
-        # Warps meet to nearest, ties to even: in pairs, and then the pairs.
-        ((0, 16, 64), 23, (1.0, -1.0, 2.0, 2.0, 3.0, 4.0, 6.0, -3.0)),
     ],
 )
 def test_the_accumulator_is_the_one_declared(
@@ -391,6 +392,25 @@ def test_the_accumulator_is_the_one_declared(
     big, small, minus = columns
     x = {big: 2.0**exponent, small: 1.0, minus: 2.0**exponent}
     assert ups(x, [{big: 1.0, small: value, minus: -1.0} for value in SMALL]) == list(left)
+
+
+@pytest.mark.parametrize(
+    ("columns", "left"),
+    [
+        # One warp takes 16 columns in turn with others (SGLang), so that these two meet to nearest, or 32 (vLLM).
+        ((0, 16, 64), {1: MET, 2: CUT}),
+        # Two warps of vLLM's, which meet before the third or another thread block joins them.
+        ((96, 64, 0), {2: MET}),
+    ],
+)
+def test_warps_take_turns_as_declared(columns: tuple[int, int, int], left: dict[int, tuple[float, ...]]) -> None:
+    big, small, minus = columns
+    stripes = oracle().numerics.gemm1.stripes
+    assert stripes is not None
+    if stripes.run not in left:
+        pytest.skip("said of warps that take other columns")
+    x = {big: 2.0**23, small: 1.0, minus: 2.0**23}
+    assert ups(x, [{big: 1.0, small: value, minus: -1.0} for value in SMALL]) == list(left[stripes.run])
 
 
 def test_scale_byte_00_is_read_as_0() -> None:

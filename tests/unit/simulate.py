@@ -337,9 +337,9 @@ def tiles(columns: int, count: int) -> Order:
     return order
 
 
-def striped(cuts: int, lanes: int, core: TensorCore | None = None) -> Order:
-    """K cut every so many columns. In each range tensor cores take the columns of an instruction in turn; their sums
-    are joined in a tree, and those of the ranges in order, all to nearest."""
+def striped(cuts: int, lanes: int, core: TensorCore | None = None, run: int = 1) -> Order:
+    """K cut every so many columns. In each range tensor cores take the columns of `run` instructions in turn; their
+    sums are joined in a tree, and those of the ranges in order, all to nearest."""
     unit = core or TensorCore()
 
     def warp(blocks: tuple[Tensor, ...], flush: bool) -> Tensor:
@@ -353,8 +353,9 @@ def striped(cuts: int, lanes: int, core: TensorCore | None = None) -> Order:
         joint = Adder(24, False, add.flush)
         ranges = []
         for part in products.split(cuts):
-            blocks = part.split(unit.columns)
-            inner = [warp(blocks[lane::lanes], add.flush) for lane in range(min(lanes, len(blocks)))]
+            turns = part.split(run * unit.columns)
+            taken = [turns[lane::lanes] for lane in range(min(lanes, len(turns)))]
+            inner = [warp(torch.cat(own).split(unit.columns), add.flush) for own in taken]
             ranges.append(pairwise(torch.stack(inner), joint))
         return in_order(torch.stack(ranges), joint)
 
@@ -420,8 +421,10 @@ class Activation:
 
     def _silu(self, gate: Tensor, argument: Tensor) -> Tensor:
         if self.choices.divides:
-            return self._divide(gate, self._rounded(1 + self._exp(-argument)))
-        return self._op(gate, self._sigmoid(argument))
+            silu = self._divide(gate, self._rounded(1 + self._exp(-argument)))
+        else:
+            silu = self._op(gate, self._sigmoid(argument))
+        return silu.to(getattr(torch, self.accuracy.activated)).double()
 
     def _sigmoid(self, argument: Tensor) -> Tensor:
         return self._divide(torch.ones_like(argument), self._rounded(1 + self._exp(-argument)))

@@ -160,6 +160,21 @@ def test_a_trigger_is_taken_from_whatever_has_it() -> None:
         assert replace(other, routing=replace(other.routing, edits=other.routing.edits[:kept])) == scenario
 
 
+def test_a_scale_byte_of_0_is_a_trigger_edited_or_drawn() -> None:
+    edited = Values(edits=(ValueEdit(tensor="w13_scale", index=(0, 1, 0), value=0),))
+    for values, other in (
+        (edited, Values(edits=(ValueEdit(tensor="w13_scale", index=(0, 1, 0), value=1),))),
+        (Values(scale_low=0, scale_high=255), Values(scale_low=1, scale_high=255)),
+        (Values(scale_low=0, scale_high=0), Values(scale_low=1, scale_high=1)),
+    ):
+        scenario = Scenario(shape=Shape(tokens=2), values=values)
+        assert triggers.has(Trigger.SCALE_BYTE_00, scenario)
+        assert triggers.without(Trigger.SCALE_BYTE_00, scenario) == replace(scenario, values=other)
+        assert not triggers.has(Trigger.SCALE_BYTE_00, replace(scenario, values=other))
+    zero = Values(edits=(ValueEdit(tensor="hidden_states", index=(0, 0), value="-0"),))
+    assert not triggers.has(Trigger.SCALE_BYTE_00, Scenario(values=zero))
+
+
 def test_nothing_else_hides_behind_a_trigger(ledger) -> None:
     known = ledger(diverges(TWICE), trigger=Trigger.DUPLICATE_EXPERT)
     both = replace(ASSIGNED, layer=Layer(biases="per_expert"))

@@ -136,19 +136,20 @@ def test_large_sums_run_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("columns", [32, 96, 256])
 @pytest.mark.parametrize("name", ["normal", "positive", "alternating", "blocks alternate", "one large pair"])
 @pytest.mark.parametrize("cuts", [64, 128, 1024])
-@pytest.mark.parametrize("lanes", [2, 4])
+@pytest.mark.parametrize(("lanes", "run"), [(2, 1), (4, 1), (2, 2), (4, 2)])
 @pytest.mark.parametrize("alignment", [2.0**-23, 2.0**-25])
-def test_every_stripe_is_covered(alignment: float, lanes: int, cuts: int, name: str, columns: int) -> None:
+def test_every_stripe_is_covered(alignment: float, lanes: int, run: int, cuts: int, name: str, columns: int) -> None:
     """All that is cut: each addend of an instruction at the largest of them, and its result; and what is joined."""
     x, w = operands(name, columns)
     products = x.mT.unsqueeze(-1) * w.mT.unsqueeze(-2)
     nothing = products.new_zeros(3, 5)
     total = largest = joined = nothing
-    for part in products.split(cuts):
+    stripes = Stripes(columns=64, lanes=(lanes,), run=run, core=TensorCore(alignment=alignment))
+    for part in products.split(max(cuts, stripes.cuts(lanes))):
         ends = nothing
         for lane in range(lanes):
             start = nothing
-            for block in part.split(16)[lane::lanes]:
+            for block in (block for turn in part.split(16 * run)[lane::lanes] for block in turn.split(16)):
                 aligned_to = torch.cat((start[None], block)).abs().amax(0)
                 start = start + block.sum(0)
                 total = total + (17 * alignment * aligned_to + 2.0**-23 * start.abs()) / 2.0**-23
@@ -158,11 +159,24 @@ def test_every_stripe_is_covered(alignment: float, lanes: int, cuts: int, name: 
         joined = joined + ends
         total = total + joined.abs()
         largest = torch.maximum(largest, torch.maximum(ends.abs(), joined.abs()))
-    stripes = Stripes(columns=64, lanes=(lanes,), core=TensorCore(alignment=alignment))
     acc = Accumulator(rounding="truncate", stripes=stripes)
     found = partial_sums.bound(x[None], w[None], acc)
     assert bool((total <= found.total[0] * (1 + 1e-9)).all())
     assert bool((largest <= found.largest[0] * (1 + 1e-9)).all())
+
+
+def test_two_instructions_in_a_row_are_another_order() -> None:
+    """The large products cancel in one warp that takes columns 0 to 31, and are two warps' where 16 are a turn."""
+    x = torch.zeros(1, 1, 64, dtype=torch.float64)
+    x[0, 0, 0], x[0, 0, 16], x[0, 0, 40] = 2.0**20, -(2.0**20), 1.0
+    found = [
+        partial_sums.bound(
+            x, torch.ones_like(x), Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2,), run=run))
+        )
+        for run in (1, 2)
+    ]
+    assert float(found[0].total) > 1.2 * float(found[1].total)
+    assert Stripes(columns=64, lanes=(2, 4), run=2).cuts(4) == 128
 
 
 def test_stripes_truncate_and_hold_whole_turns() -> None:

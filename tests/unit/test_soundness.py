@@ -27,6 +27,7 @@ _FLUSHES = dataclasses.replace(_NEAREST, flush_to_zero=True)
 _NARROW = dataclasses.replace(_NEAREST, unit_roundoff=2.0**-14, exact_bits=14)
 _TRUNCATES = Accumulator(rounding="truncate")
 _TRUNCATES_14 = Accumulator(rounding="truncate", unit_roundoff=2.0**-14, exact_bits=14)
+_PAIRED = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4), run=2))
 _STRIPES = Accumulator(rounding="truncate", stripes=Stripes(columns=64, lanes=(2, 4)), flush_to_zero=True)
 _CORE = Accumulator(group=32, inside=TensorCore(), flush_to_zero=True)
 _CHAIN = Accumulator(
@@ -43,6 +44,8 @@ _FASTER = Transcendental(
 )
 _FAST = Transcendental(exp="fast", divide="fast", tanh="two_sigmoid", clamp_nan="limit", flush_to_zero=True)
 
+_BY_TANH = Transcendental(divide="fast", sigmoid="tanh", clamp_nan="limit", activated="bfloat16")
+
 _IN_ORDER = {"in_order": simulate.in_order}
 _DECLARED: dict[str, Order] = {
     **_IN_ORDER,
@@ -57,6 +60,11 @@ _STRIPED: dict[str, Order] = {
     "2 lanes": simulate.striped(1 << 20, 2),
     "stripes of 64": simulate.striped(64, 4),
     "stripes of 192": simulate.striped(192, 2),
+}
+_PAIRS: dict[str, Order] = {
+    "4 lanes": simulate.striped(1 << 20, 4, run=2),
+    "stripes of 64": simulate.striped(64, 2, run=2),
+    "stripes of 128": simulate.striped(128, 4, run=2),
 }
 _ALIGNED: dict[str, Order] = {**_IN_ORDER, **{f"aligned {count}": simulate.aligned(count) for count in (4, 8, 16, 32)}}
 _UNDECLARED: dict[str, Order] = {
@@ -99,6 +107,16 @@ RECIPES = {
         bias_before_rounding=False,
         biased="bfloat16",
         activation=_FAST,
+        router_weight="bfloat16",
+        weighted="bfloat16",
+    ),
+    "striped in pairs": _recipe(
+        _PAIRED,
+        _PAIRS,
+        weights="bfloat16",
+        bias_before_rounding=False,
+        biased="bfloat16",
+        activation=_BY_TANH,
         router_weight="bfloat16",
         weighted="bfloat16",
     ),
