@@ -275,6 +275,14 @@ def test_vllm_needs_a_map_for_a_masked_slot(monkeypatch: pytest.MonkeyPatch) -> 
     assert judge(output[others], rows_of(allowed, others), oracle().numerics).breaches == ()
 
 
+def test_vllm_refuses_an_empty_batch() -> None:
+    """So that it is not promised; the package's layer does not call it then."""
+    of("vllm")
+    problem = build(replace(BASE, shape=replace(BASE.shape, tokens=0)), "cuda")
+    with pytest.raises(RuntimeError, match="Invalid MNK"):
+        answer(problem)
+
+
 def test_131072_pairs_at_the_largest_block() -> None:
     """sglang#13234: shared memory and the reduction at a very large batch. Some rows are enclosed, each on its own."""
     shape = Shape(tokens=8192, hidden=7168, intermediate=256, experts=384, top_k=16)
