@@ -3,8 +3,8 @@
 Ids stay global, with a map of the rank's experts where there is expert parallelism. A masked slot needs a map too: the
 package leaves it out of both GEMMs, and without a map its sum over the slots takes what is in that row all the same. I
 is padded with zeros to a multiple of 64, as the package does for a layer. Which rows make a thread block is vLLM's
-choice. An empty batch is not promised: the package's own layer answers it without a call. A limit of SwiGLU-OAI is taken
-for a bfloat16, as those of models are: a clamped gate is rounded to one.
+choice. An empty batch is not promised: the package's own layer answers it without a call. A limit of SwiGLU-OAI is
+taken for a bfloat16, as those of models are: a clamped gate is rounded to one.
 """
 
 from __future__ import annotations
