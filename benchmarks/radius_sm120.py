@@ -12,8 +12,8 @@ u = 2**-24      accumulators of float32
 
 radius          sharp: median, mean and largest; the median of the hard one
 error           how far what such a kernel computes is from what accumulators of float32 do: median and root mean
-                square. A bound that leaves both open has to be half of that at least; one that takes what is cut for
-                random has to be lambda = 9 times its root mean square
+                square. A bound that allows for both is half of that at least; one that allows for whatever may be
+                cut, but takes it for random, is lambda = 9 times its root mean square
 
 A fixed tolerance of 0.2 rms(y) is what such kernels are held to elsewhere. Exit code 1: a median sharp radius is above
 1/25 of that, but where nobody knows what the accumulator does.
