@@ -15,7 +15,7 @@ LAMBDA = 9.0
 2 exp(-lambda^2 / 2) = 5e-18. The budget of a campaign is 1e-6: 10^5 scenarios of 5e5 outputs, and about three
 intermediate values behind each, are 2e11 such claims."""
 
-RADIUS_MODEL = 3
+RADIUS_MODEL = 4
 """Version of the radius model. A stored verdict names it, so that a replay judges alike or says that it cannot."""
 
 
