@@ -18,6 +18,7 @@ def end(out: str) -> list[str]:
     return [re.sub(r"; shrunk in .*| in [\d.]+ s, .*", "", line) for line in lines if "case" not in line]
 
 
+@pytest.mark.usefixtures("warm")
 def test_two_processes_say_what_one_says(run):
     alone = run("Off", "--cases", "alone", examples=24)
     shared = run("Off", "--cases", "shared", "-n", "2", examples=24)

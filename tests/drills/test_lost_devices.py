@@ -42,7 +42,7 @@ def test_its_work_goes_on_on_the_others_as_long_as_there_is_one(tmp_path):
         "DIFFTEST_DRILL": str(tmp_path),
         "TMPDIR": str(tmp_path),  # its leases are of cards that nobody else has
     }
-    run = [sys.executable, "-c", PROGRAM, f"{CARDS}:Card", str(CARDS.parent)]
+    run = [sys.executable, "-c", PROGRAM, f"{CARDS}:Card", str(CARDS.parents[1])]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told, lost = json.loads(done.stdout.splitlines()[-1])
