@@ -184,7 +184,7 @@ def _own_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def run(tmp_path: Path, *names: str, reference: str = "reference") -> tuple[Summary, Options]:
     """With the suite's ledger, so that only what is planted is shrunk."""
     folder = shutil.copytree(Path(suite.__file__).parent / "cases", tmp_path / "cases")
-    options = Options(candidates=names, examples=24, profile="quick", seed=1, cases=folder, reference=reference)
+    options = Options(candidates=names, examples=8, profile="quick", seed=1, cases=folder, reference=reference)
     return campaign.run(options, lambda _: None), options
 
 
