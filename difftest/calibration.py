@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 VARIABLE = "DIFFTEST_CALIBRATIONS"
+_FLOAT32 = 2.0**-23
+"""What float32 cuts at."""
 
 
 class InvalidCalibration(ValueError):
@@ -58,20 +60,30 @@ class Calibration:
 
     def applied(self, numerics: Numerics) -> Numerics:
         """What is declared, with the accumulators that were measured beside those declared."""
-
-        def measured(name: Gemm, acc: Accumulator, seen: Sequence[Addition]) -> Accumulator:
-            if acc.chain is not None and name in self.known:
-                return self.known[name].accumulator(acc)
-            return narrowed(acc, seen)
-
         gemm1, gemm2 = (
-            dataclasses.replace(acc, measured=measured(name, acc, seen)) for name, acc, seen in self._each(numerics)
+            dataclasses.replace(acc, measured=self._measured(name, acc, seen))
+            for name, acc, seen in self._each(numerics)
         )
         return dataclasses.replace(numerics, gemm1=gemm1, gemm2=gemm2)
 
     def contradictions(self, numerics: Numerics) -> list[str]:
         """Where the machine adds more coarsely than is declared: the numerics of the oracle are wrong."""
         return [f"{name}: {line}" for name, acc, seen in self._each(numerics) for line in _contradictions(acc, seen)]
+
+    def blind(self, numerics: Numerics) -> list[str]:
+        """Where a chain adds with less than float32, in a way that is not known: the bound sees large mistakes only."""
+        found = []
+        for name, acc, seen in self._each(numerics):
+            measured = self._measured(name, acc, seen)
+            core = None if acc.chain is None else measured.chain or measured.inside
+            if core is not None and not core.exactly and max(core.alignment, core.result) > _FLOAT32:
+                found.append(f"{name}: cuts at {core.alignment:g}, and not as any instruction that is known")
+        return found
+
+    def _measured(self, name: Gemm, acc: Accumulator, seen: Sequence[Addition]) -> Accumulator:
+        if acc.chain is not None and name in self.known:
+            return self.known[name].accumulator(acc)
+        return narrowed(acc, seen)
 
     def _each(self, numerics: Numerics) -> Iterator[tuple[Gemm, Accumulator, list[Addition]]]:
         """(GEMM, what is declared, what was seen of the accumulator and not of a quantiser before it)."""

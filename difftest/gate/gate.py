@@ -199,7 +199,8 @@ class _Lane:
         self._account.failures.append(f"{self._kernel.spec}: {line}")
 
     def _calibrated(self, tell: Callable[[str], None]) -> list[str]:
-        """What was measured of the accumulators. A kernel that adds more coarsely than it declares fails."""
+        """What was measured of the accumulators. A kernel that adds more coarsely than it declares fails, and one of
+        which so little is known that no bound would see a mistake."""
         try:
             found: Calibration = self._executor.calibrate()
         except (Unmeasurable, OSError) as error:
@@ -208,6 +209,8 @@ class _Lane:
         numerics = self._executor.introduction.numerics
         for line in found.contradictions(numerics):  # type: ignore[arg-type]  # of a layer, as its capability is
             self._fails(f"not as declared: {line}")
+        for line in found.blind(numerics):  # type: ignore[arg-type]
+            self._fails(f"no bound to hold it to: {line}")
         tell(f"{self._kernel.spec}  calibrated")
         return found.lines()
 

@@ -197,7 +197,10 @@ def test_a_known_gap_is_excused_unless_situ_is_required(hold, tmp_path):
 
 def test_a_kernel_that_adds_more_coarsely_than_it_declares_fails(hold, monkeypatch):
     monkeypatch.setattr(Calibration, "contradictions", lambda *_: ["gemm1: 14 bits"])
-    assert f"{FILE}:Kernel: not as declared: gemm1: 14 bits" in hold("Kernel").failures
+    monkeypatch.setattr(Calibration, "blind", lambda *_: ["gemm2: cuts at 0.1"])
+    failures = hold("Kernel").failures
+    assert f"{FILE}:Kernel: not as declared: gemm1: 14 bits" in failures
+    assert f"{FILE}:Kernel: no bound to hold it to: gemm2: cuts at 0.1" in failures
 
 
 # --- timing ----------------------------------------------------------------------------------------------------------

@@ -133,5 +133,10 @@ def test_a_measured_width_narrows_what_is_declared() -> None:
         measured = found.applied(DECLARED).gemm1.measured
         assert measured is not None
         assert measured.chain == TensorCore(columns=32, alignment=alignment, result=alignment)
+    blind = "gemm1: cuts at 0.00012207, and not as any instruction that is known"
+    unknown = Calibration(environment={}, gemm1=seen(14, 14), gemm2=seen(None, 24), taken="")
+    assert unknown.blind(DECLARED) == [blind]
+    assert dataclasses.replace(unknown, known={"gemm1": RUNNING}).blind(DECLARED) == []
+    assert unknown.blind(Numerics()) == []
     narrow = Calibration(environment={}, gemm1=seen(12, 12), gemm2=(), taken="")
     assert narrow.contradictions(DECLARED)[0].startswith("gemm1: 1 columns apart: 12 bits, towards 0, but a unit")
