@@ -210,8 +210,8 @@ def explained_lines(path: object, finding: Outcome, explanation: Explanation) ->
     lines += explanation_lines(explanation)
     if explanation.refuted:
         lines.append(f"  ruled out      {', '.join(explanation.refuted)}: they fit the case alone")
-    asked = count(explanation.asked, "further scenario")
-    return [*lines, f"  asked          {asked} (a match counts those that came out wrong)"]
+    counted = " (a match counts those that came out wrong)" if explanation.matches else ""
+    return [*lines, f"  asked          {count(explanation.asked, 'further scenario')}{counted}"]
 
 
 def mistake_title(mistake: Mistake) -> str:

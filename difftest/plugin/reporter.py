@@ -13,7 +13,7 @@ from difftest.output import describe
 from difftest.output.events import RunFinished
 from difftest.output.jsonl import JsonLines
 from difftest.output.step import StepSummary, path_of
-from difftest.plugin.session import session_of
+from difftest.plugin.session import SUFFIX, session_of
 
 
 class Reporter:
@@ -32,8 +32,10 @@ class Reporter:
         except InvalidOption as error:
             raise pytest.UsageError(str(error)) from None
 
-    def pytest_report_header(self) -> list[str]:
-        return describe.header_lines(self._options)
+    def pytest_report_header(self, config: pytest.Config) -> list[str]:
+        """Nothing where only case files are named: none of the options is about those."""
+        only_cases = bool(config.args) and all(str(arg).endswith(SUFFIX) for arg in config.args)
+        return [] if only_cases else describe.header_lines(self._options)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         text = getattr(report, "difftest", None)
