@@ -6,6 +6,7 @@ import glob
 import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from difftest import cli
 from difftest.isolation.environment import Environment
 from difftest.ledger import cases
 from difftest.output import describe
@@ -116,6 +118,26 @@ RUN_ABOVE = ("tutorial.md", "scale.md")
 @pytest.mark.parametrize("page", sorted(page for page in DOCS.glob("*.md") if page.name not in RUN_ABOVE))
 def test_no_other_page_has_commands_that_nobody_runs(page: Path) -> None:
     assert commands(page) == []
+
+
+SHOWN = [
+    (page, line)
+    for page in (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")))
+    for line in re.findall(r"^    (?:\$ )?difftest (.+)$", page.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "line"), SHOWN, ids=lambda part: getattr(part, "name", part))
+def test_a_command_that_is_shown_has_these_options(page: Path, line: str) -> None:  # noqa: ARG001
+    name, *words = shlex.split(line, comments=True)
+    cli.difftest.commands[name].make_context(name, words)
+
+
+def test_the_benchmarks_that_are_named_are_there() -> None:
+    pages = (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md"))
+    named = {name for page in pages for name in re.findall(r"benchmarks/\w+\.py", page.read_text())}
+    assert len(named) > 8
+    assert [name for name in named if not (DOCS.parent / name).is_file()] == []
 
 
 EXAMPLES = sorted(path for path in (DOCS / "examples").iterdir() if path.is_dir())
