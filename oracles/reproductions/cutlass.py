@@ -62,6 +62,47 @@ def sm120(p: SimpleNamespace) -> dict[str, Any]:
     }
 
 
+def chosen_tactics(p: SimpleNamespace) -> list[int]:
+    """[GEMM1's, GEMM2's] place in the package's list for SM90: p.tactic, counted round among what fits the shape."""
+    from flashinfer.fused_moe import core
+
+    off = (
+        "enable_alltoall",
+        "use_deepseek_fp8_block_scale",
+        "use_mxfp8_act_scaling",
+        "min_latency_mode",
+        "enable_pdl",
+        "use_packed_weights",
+        "use_wfp4afp8_humming",
+    )
+    runner = (
+        core.get_cutlass_fused_moe_module("90")
+        .MoERunner(
+            x_dtype=torch.bfloat16,
+            weight_dtype=torch.uint8,
+            output_dtype=torch.bfloat16,
+            top_k=1,
+            tp_size=1,
+            tp_rank=0,
+            ep_size=1,
+            ep_rank=0,
+            cluster_size=1,
+            cluster_rank=0,
+            use_w4_group_scaling=True,
+            use_fused_finalize=True,
+            activation_type=fused_moe.ActivationType.Swiglu,
+            **dict.fromkeys(off, False),
+        )
+        .fused_moe_runner
+    )
+    hidden, inner = p.hidden_states.shape[1], 2 * p.w2.shape[2]
+    fit = (
+        runner.get_valid_tactics_for_shape(1, 2 * inner, hidden),
+        runner.get_valid_tactics_for_shape(2, hidden, inner),
+    )
+    return [int(places[p.tactic % len(places)]) for places in fit]
+
+
 def arguments(p: SimpleNamespace) -> dict[str, Any]:
     """The keywords of one call, on the GPU."""
     kind, names = {
@@ -83,6 +124,8 @@ def arguments(p: SimpleNamespace) -> dict[str, Any]:
         "use_fused_finalize": p.fused_finalize is not False,
         "activation_type": getattr(fused_moe.ActivationType, kind),
     }
+    if p.tactic is not None:
+        found["profile_ids"] = chosen_tactics(p)
     if p.w13_bias is not None:
         w2_bias = p.w13_bias.new_zeros(len(p.w2), p.w2.shape[1]) if p.w2_bias is None else p.w2_bias
         found["fc1_expert_biases"] = up_gate(p.w13_bias).to(p.output_dtype)
