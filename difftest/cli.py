@@ -565,6 +565,7 @@ def calibrate(names: tuple[str, ...], device: str, out: Path | None) -> int:
         place = torch.device(device)
     except RuntimeError as error:
         raise click.UsageError(f"--device {device}: {preflight.one_line(error)}") from None
+    preflight.check_device(device)
     emulations = oracles.emulations()
     code = measured = 0
     for name in names or [name for name in oracles.names() if name not in emulations]:

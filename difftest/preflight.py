@@ -24,7 +24,16 @@ def check(options: Options, *, elsewhere: bool = False) -> None:
         check_oracle("--candidate", spec)
     check_kinds(options)
     if not elsewhere:
+        check_device(options.device)
         check_required(options.require)
+
+
+def check_device(name: str | None) -> None:
+    """Raises `Missing` where tensors are to be on a GPU and there is none. Devices are counted, without a context."""
+    import torch
+
+    if name is not None and torch.device(name).type == "cuda" and not torch.cuda.device_count():
+        raise Missing(f"--device {name}: there is no CUDA device here; leave it out, or run where there is one")
 
 
 def check_kinds(options: Options) -> None:

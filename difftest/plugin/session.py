@@ -64,8 +64,8 @@ class Session:
         try:
             options = Options.parse(given)
             preflight.check_cases(options.cases)
-            if given["candidate"] or given["reference"] or given["require"]:
-                preflight.check(options)  # looks up the oracles, which imports torch: only where the user named one
+            if given["candidate"] or given["reference"] or given["require"] or given["device"]:
+                preflight.check(options)  # looks up the oracles, which imports torch: only where the user named any
         except (InvalidOption, preflight.Missing) as error:
             raise pytest.UsageError(str(error)) from None
         known = cases.known(options.cases, options.candidates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import html
 import json
+import os
 import re
 import shlex
 import shutil
@@ -13,8 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from difftest import cli
 from difftest.isolation.environment import Environment
 from difftest.ledger import cases
 from difftest.output import describe
@@ -125,12 +126,49 @@ SHOWN = [
     for page in (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")))
     for line in re.findall(r"^    (?:\$ )?difftest (.+)$", page.read_text(), re.MULTILINE)
 ]
+ALONE: dict[str, tuple[int | None, str]] = {
+    "replay difftest/suite/cases": (0, "STILL DIVERGES"),
+    "report cases/FINDING": (0, "exited with 1"),
+    "build --version": (3, "there is no `patch` here"),
+    "gate sm90": (3, "build 0.6.18+situ: not in"),
+    "run --candidate router-torch --candidate sglang-router --examples 20": (None, "router-torch: agrees"),
+    "run --candidate my_kernel.py:MyKernel --examples 20": (None, "my_kernel.py:MyKernel: agrees"),
+    "run --candidate ep2:grouped-mm --profile quick --examples 2": (0, "ep2:grouped-mm: agrees 2"),
+    "run --candidate ep2:cutlass@0.7.0": (3, "there is no CUDA device here"),
+    "campaign /shared/night": (3, ""),
+}
+"""By how a command begins, what is added to it so that it ends soon included: how it ends (None: it depends on what is
+installed) and what it says on a machine without a GPU, a build and `patch`."""
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has what the commands name."""
+    folder = tmp_path_factory.mktemp("bare")
+    shutil.copytree(cases.SHIPPED, folder / "difftest" / "suite" / "cases")
+    (folder / "cases").mkdir()
+    (found,) = cases.SHIPPED.glob("ggml-repacked.reference.diverges.impossible-*")
+    shutil.copy(found, folder / "cases" / "FINDING.case.json")
+    mine = files(DOCS / "tutorial.md")["mine.py"]
+    (folder / "my_kernel.py").write_text(mine.replace("Mine", "MyKernel"))
+    return folder
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="it is about a machine without a GPU")
 @pytest.mark.parametrize(("page", "line"), SHOWN, ids=lambda part: getattr(part, "name", part))
-def test_a_command_that_is_shown_has_these_options(page: Path, line: str) -> None:  # noqa: ARG001
-    name, *words = shlex.split(line, comments=True)
-    cli.difftest.commands[name].make_context(name, words)
+def test_a_command_that_is_shown_ends_as_it_should_here(page: Path, line: str, bare: Path) -> None:  # noqa: ARG001
+    (start,) = (start for start in ALONE if start.startswith(line) or line.startswith(start))
+    words = shlex.split(start if len(start) > len(line) else line, comments=True)
+    expected, says = ALONE[start]
+    variables = {"PATH": str(Path(sys.executable).parent), "DIFFTEST_BUILDS": str(bare / "builds"), "HOME": str(bare)}
+    run = [sys.executable, "-P", "-m", "difftest", *words]
+    done = subprocess.run(
+        run, cwd=bare, env=dict(os.environ) | variables, capture_output=True, text=True, timeout=300, check=False
+    )
+    output = done.stdout + done.stderr
+    assert expected is None or done.returncode == expected, output
+    assert says in " ".join(output.split())
+    assert "Traceback" not in output
 
 
 def test_the_benchmarks_that_are_named_are_there() -> None:

@@ -1,8 +1,11 @@
-"""Routers and layers do not mix in one campaign."""
+"""What is refused before a run starts: routers and layers in one campaign, a device that is not there."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
+import torch
 
 from difftest import preflight
 from difftest.options import InvalidOption, Options
@@ -28,3 +31,10 @@ def test_what_does_not_fit(given, message):
 def test_each_kind_alone():
     preflight.check_kinds(options("router-torch"))
     preflight.check_kinds(options("grouped-mm"))
+
+
+@pytest.mark.parametrize(("name", "devices", "lacks"), [("cuda", 0, True), ("cuda", 1, False), ("cpu", 0, False)])
+def test_a_device_that_is_named_is_there(monkeypatch, name, devices, lacks) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    with pytest.raises(preflight.Missing, match=f"--device {name}: there is no") if lacks else nullcontext():
+        preflight.check_device(name)
