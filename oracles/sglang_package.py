@@ -57,14 +57,19 @@ def version() -> tuple[int, ...] | None:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
-def missing() -> str | None:
-    """What the machine lacks to run the Marlin kernels, with the command that brings it; None when nothing does."""
+def missing_release() -> str | None:
+    """Why the package is not there in a version that can be used, with the command that brings it; None when it is."""
     found = version()
     if found is None:
         return f"not installed: {INSTALL}"
     if found < OLDEST:
         return f"sglang is older than {'.'.join(map(str, OLDEST))}: {INSTALL} --upgrade"
-    lacking = machine.missing_for_marlin()
+    return None
+
+
+def missing() -> str | None:
+    """What the machine lacks to run the Marlin kernels, with the command that brings it; None when nothing does."""
+    lacking = missing_release() or machine.missing_for_marlin()
     if lacking is not None:
         return lacking
     try:

@@ -42,13 +42,7 @@ class SglangEmulatedSm120(SglangPath):
     _hidden_unit = 256
 
     def _kernels_missing(self) -> str | None:
-        found = sglang_package.version()
-        if found is None:
-            return f"not installed: {sglang_package.INSTALL}"
-        if found < sglang_package.OLDEST:
-            oldest = ".".join(map(str, sglang_package.OLDEST))
-            return f"sglang is older than {oldest}: {sglang_package.INSTALL} --upgrade"
-        return None
+        return sglang_package.missing_release()
 
     def _device(self, problem: Problem) -> torch.device:
         return problem.hidden_states.device

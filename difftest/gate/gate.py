@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -29,6 +29,7 @@ from difftest.options import Options
 from difftest.output.events import Event
 from difftest.probe import Unmeasurable
 from oracles.base import OracleNotFound
+from oracles.numerics import Numerics
 from strategies.capability import Capability
 from strategies.gate import TARGET_ACTIVATION, group_of, matrix
 from strategies.scenario import Scenario
@@ -206,10 +207,10 @@ class _Lane:
         except (Unmeasurable, OSError) as error:
             self._fails(f"not calibrated: {error}")
             return []
-        numerics = self._executor.introduction.numerics
-        for line in found.contradictions(numerics):  # type: ignore[arg-type]  # of a layer, as its capability is
+        numerics = cast(Numerics, self._executor.introduction.numerics)  # of a layer, as its capability is
+        for line in found.contradictions(numerics):
             self._fails(f"not as declared: {line}")
-        for line in found.blind(numerics):  # type: ignore[arg-type]
+        for line in found.blind(numerics):
             self._fails(f"no bound to hold it to: {line}")
         tell(f"{self._kernel.spec}  calibrated")
         return found.lines()
