@@ -175,6 +175,7 @@ def test_a_report_s_script_says_what_the_oracle_does(
     scenario = replace(SCENARIO, activation=activation, layer=Layer(biases="per_expert"))
     space = {"__name__": "repro"}
     text = script(diverges(scenario, candidate=oracle.name), oracle.name, "title", "summary")
+    sglang_layers.enter()  # as `difftest report` does where sglang's server lacks what it needs
     exec(compile(text, "repro.py", "exec"), space)
     right = oracle is IN_TURN and activation == GPT_OSS
     assert space["main"]() == (0 if right else 1)  # type: ignore[operator]  # the script's function
