@@ -51,11 +51,11 @@ def grouped(value: torch.Tensor, size: int) -> torch.Tensor:
 
 def round_to(value: torch.Tensor, dtype: Literal["float32", "bfloat16", "float16"]) -> torch.Tensor:
     """`value` (float64) rounded to nearest even in `dtype`, as float64. Keeps subnormals; overflow is infinity."""
-    bits, min_exponent, largest = _FORMATS[dtype]
     if value.is_cuda and value.numel() >= _LARGE and value.dtype == torch.float64 and kernels.usable():
         from oracles import formats_triton  # of a package that comes with torch for CUDA alone
 
-        return formats_triton.round_to(value, bits, min_exponent, largest)
+        return formats_triton.round_to(value, dtype)
+    bits, min_exponent, largest = _FORMATS[dtype]
     rounded = _round(value, bits, min_exponent)
     if not value.is_cuda and within(rounded, largest):  # to ask a GPU would cost more than to do it
         return rounded

@@ -21,7 +21,7 @@ def usable() -> bool:
     from oracles import formats_triton  # of a package that comes with torch for CUDA alone
 
     try:
-        formats_triton.round_to(torch.zeros(1, dtype=torch.float64, device="cuda"), 24, -126, 1.0)
+        formats_triton.round_to(torch.zeros(1, dtype=torch.float64, device="cuda"), "float32")
     except Exception as error:  # of the compiler, of the file system: whatever it lacks
         _log.warning("Triton makes no kernel here (%s): large cases take longer", " ".join(str(error).split())[:200])
         return False
