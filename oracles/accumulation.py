@@ -26,7 +26,8 @@ class Weight:
     value: float64 [C, N, K], finite. unit: float64 [C, N], a power of two of which every element of the row is a
     multiple. spread: magnitudes other than 0 may differ by more than 2**16. subnormal: some may be below 2**-126.
     kinds: uint8 [C, N, K], None when all are FINITE (`value` is 0 elsewhere). scale: float64 [C, N, K / 32] block
-    scales, where sums of products are scaled and not the weights, else None.
+    scales, where sums of products are scaled and not the weights, else None. sizes: (magnitude, top), where they came
+    with the value.
     """
 
     value: torch.Tensor
@@ -35,10 +36,17 @@ class Weight:
     subnormal: bool
     kinds: torch.Tensor | None = None
     scale: torch.Tensor | None = None
+    sizes: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @functools.cached_property
     def magnitude(self) -> torch.Tensor:
-        return self.value.abs()
+        """float64 [C, N, K]."""
+        return self.value.abs() if self.sizes is None else self.sizes[0]
+
+    @functools.cached_property
+    def top(self) -> torch.Tensor:
+        """float64 [C, N]: the largest magnitude of each row."""
+        return self.magnitude.amax(-1) if self.sizes is None else self.sizes[1]
 
 
 def growth(columns: int, acc: Accumulator, core: TensorCore | None = None) -> float:
@@ -227,8 +235,7 @@ def _stagnating(ordered: torch.Tensor, weight: Weight, ulp: torch.Tensor) -> tor
     and by half an ulp. |x w| < ulp implies that |x| < ulp / threshold or |w| < threshold, for any threshold: for rows
     of weights that span little, one that none is below. ordered: the magnitudes of x [C, T, K], sorted.
     """
-    magnitude = weight.magnitude
-    top = magnitude.amax(-1).unsqueeze(-2)
+    magnitude, top = weight.magnitude, weight.top.unsqueeze(-2)
     threshold = top * 2.0**-11 if weight.spread else weight.unit.unsqueeze(-2)  # with 2**-12 of x: 2**-23, one ulp
     under = torch.searchsorted(ordered, torch.where(top > 0, ulp / threshold, 0.0))
     count = (under - (ordered == 0).sum(-1, keepdim=True)).clamp(min=0)

@@ -51,7 +51,7 @@ def grouped(value: torch.Tensor, size: int) -> torch.Tensor:
 
 def round_to(value: torch.Tensor, dtype: Literal["float32", "bfloat16", "float16"]) -> torch.Tensor:
     """`value` (float64) rounded to nearest even in `dtype`, as float64. Keeps subnormals; overflow is infinity."""
-    if value.is_cuda and value.numel() >= _LARGE and value.dtype == torch.float64 and kernels.usable():
+    if value.dtype == torch.float64 and kernels.worth(value):
         from oracles import formats_triton  # of a package that comes with torch for CUDA alone
 
         return formats_triton.round_to(value, dtype)
@@ -85,8 +85,6 @@ def smallest(value: torch.Tensor) -> float:
 
 
 _EXPONENT = 0x7FF << 52
-_LARGE = 1 << 22
-"""Elements from which a pass over memory on a GPU takes longer than a call."""
 
 
 def _round(value: torch.Tensor, bits: int, min_exponent: int) -> torch.Tensor:
@@ -168,6 +166,21 @@ def mxfp4_dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     values = _pairs(packed.device).index_select(0, packed.flatten().int()).view(torch.float32).double()
     grouped(values, GROUP).mul_(e8m0_decode(scale).view(-1, 1))
     return values.view(*packed.shape[:-1], 2 * packed.shape[-1])
+
+
+def mxfp4_with_sizes(
+    packed: torch.Tensor, scale: torch.Tensor
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
+    """(values of `mxfp4_dequantize`, (their magnitudes [..., K], the largest of each row [...])).
+
+    The sizes are None where they would take passes of their own. A scale byte 0xFF makes no largest one.
+    """
+    if not kernels.worth(packed):
+        return mxfp4_dequantize(packed, scale), None
+    from oracles import formats_triton  # of a package that comes with torch for CUDA alone
+
+    value, magnitude, top = formats_triton.mxfp4_with_sizes(packed, scale)
+    return value, (magnitude, top)
 
 
 @functools.cache

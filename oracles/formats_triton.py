@@ -1,4 +1,4 @@
-"""`formats.round_to` in one pass, by a kernel of Triton, and what other kernels need of number formats."""
+"""What `oracles.formats` does to large tensors, in one pass by kernels of Triton, and what other kernels need of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from oracles import formats
 from oracles.numerics import Float
 
 _BLOCK = 1024
+_ROW_BLOCK = 512
+"""Of a row of weights: the usual widths are multiples of it."""
 
 
 def round_to(value: torch.Tensor, dtype: Float) -> torch.Tensor:
@@ -54,3 +56,55 @@ def _factor(dtype: str) -> float:
 @triton.constexpr_function
 def _largest(dtype: str) -> float:
     return formats.MAX_FINITE[dtype]
+
+
+def mxfp4_with_sizes(packed: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(value, magnitude, largest magnitude of each row), float64 [..., K], [..., K] and [...], of uint8 codes
+    [..., K/2] and E8M0 bytes [..., K/32]. Under a byte 0xFF both are NaN, and the row's largest is not defined."""
+    *rows, half = packed.shape
+    value = torch.empty((*rows, 2 * half), dtype=torch.float64, device=packed.device)
+    magnitude, top = torch.empty_like(value), value.new_empty(rows)
+    _dequantize[(top.numel(),)](
+        packed.contiguous(),
+        scale.contiguous(),
+        value,
+        magnitude,
+        top,
+        2 * half,
+        group=formats.GROUP,
+        block=_ROW_BLOCK,
+    )
+    return value, magnitude, top
+
+
+@triton.jit
+def _dequantize(
+    packed: tl.tensor,
+    scale: tl.tensor,
+    value: tl.tensor,
+    magnitude: tl.tensor,
+    top: tl.tensor,
+    columns: tl.tensor,
+    group: tl.constexpr,
+    block: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    packed += row * (columns // 2)
+    scale += row * (columns // group)
+    value += row * columns
+    magnitude += row * columns
+    largest = tl.zeros((block,), tl.float64)
+    for first in range(0, columns, block):
+        at = first + tl.arange(0, block)
+        inside = at < columns
+        code = tl.load(packed + at // 2, mask=inside, other=0).to(tl.int64) >> at % 2 * 4
+        byte = tl.load(scale + at // group, mask=inside, other=0).to(tl.int64)
+        halves = code & 7
+        halves = tl.where(halves < 2, halves, (2 | halves & 1) << (halves >> 1) >> 1)
+        half_unit = (byte + (1023 - 127 - 1) << 52).to(tl.float64, bitcast=True)
+        size = halves.to(tl.float64) * tl.where(byte == 0xFF, float("nan"), half_unit)
+        signed = size.to(tl.int64, bitcast=True) | (code >> 3 & 1) << 63
+        tl.store(value + at, signed.to(tl.float64, bitcast=True), mask=inside)
+        tl.store(magnitude + at, size, mask=inside)
+        largest = tl.maximum(largest, size)
+    tl.store(top + row, tl.max(largest))

@@ -9,7 +9,15 @@ import logging
 
 import torch
 
+LARGE = 1 << 22
+"""Elements from which a pass over memory on a GPU takes longer than a call."""
+
 _log = logging.getLogger(__name__)
+
+
+def worth(value: torch.Tensor) -> bool:
+    """Whether `value` is on a GPU, and so large that one pass over it in the place of several is worth a kernel."""
+    return value.is_cuda and value.numel() >= LARGE and usable()
 
 
 @functools.cache

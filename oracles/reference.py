@@ -149,14 +149,14 @@ def _columns(ball: Ball, columns: slice) -> Ball:
 
 def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) -> Weight:
     """Exact weights of [C, N, K/2] codes and [C, N, K/32] scale bytes, in the dtype that the kernel holds them in."""
-    value = formats.mxfp4_dequantize(packed, scale)
+    value, sizes = formats.mxfp4_with_sizes(packed, scale)
     least = scale.amin(-1)
     low, high = int(least.min()), int(scale.max())
     special = None
     if high >= 253:  # the first byte whose largest code overflows
         value = value if numerics.weights == "exact" else formats.round_to(value, numerics.weights)
         special = kinds_of(value)
-        value = torch.where(special == FINITE, value, 0.0)
+        value, sizes = torch.where(special == FINITE, value, 0.0), None
     return Weight(
         value=value,
         unit=formats.exp2(least.to(torch.int64) - 128),  # every code is a multiple of 1/2
@@ -164,6 +164,7 @@ def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) 
         subnormal=low < 2,  # half of 2**(1 - 127) is one
         kinds=special,
         scale=formats.exp2(scale.to(torch.int64) - 127) if numerics.weights == "exact" else None,
+        sizes=sizes,
     )
 
 

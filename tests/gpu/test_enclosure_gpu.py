@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
-from oracles import formats, one_pass, partial_sums, tensor_core
+from oracles import formats, kernels, one_pass, partial_sums, tensor_core
 from oracles.accumulation import Weight
 from oracles.enclosure import FINITE
 from oracles.grouped_mm import GroupedMM
@@ -136,3 +136,21 @@ def test_a_large_tensor_is_rounded_as_on_a_cpu(dtype: Literal["float32", "bfloat
     numbers = ~here.isnan()
     assert torch.equal(here.view(torch.int64)[numbers], there.view(torch.int64)[numbers])
     assert torch.equal(here.isnan(), there.isnan())
+
+
+def test_large_weights_are_dequantised_as_on_a_cpu() -> None:
+    """Every code under every scale, and rows that are no multiple of the kernel's block."""
+    generator = torch.Generator().manual_seed(2)
+    rows, columns = kernels.LARGE // 560 + 1, 1120
+    packed = torch.randint(0, 256, (2, rows, columns // 2), generator=generator, dtype=torch.uint8)
+    scale = torch.randint(0, 256, (2, rows, columns // 32), generator=generator, dtype=torch.uint8)
+    value, sizes = formats.mxfp4_with_sizes(packed.cuda(), scale.cuda())
+    assert sizes is not None
+    here = formats.mxfp4_dequantize(packed, scale)
+    numbers = ~here.isnan()
+    for there, expected in ((value.cpu(), here), (sizes[0].cpu(), here.abs())):
+        assert torch.equal(there.isnan(), ~numbers)
+        assert torch.equal(there.view(torch.int64)[numbers], expected.view(torch.int64)[numbers])
+    whole = numbers.all(-1)
+    assert whole.any()
+    assert torch.equal(sizes[1].cpu()[whole], here.abs().amax(-1)[whole])
