@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles import formats
+from oracles import formats, kernels
 from oracles.enclosure import FINITE, NAN, NEG_INF, POS_INF
 from oracles.numerics import Float
 
@@ -85,11 +85,16 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     flush_to_zero: a subnormal result may also be 0. The bias stays: an element that the bias moves by a fraction of a
     step is moved by a whole step in that fraction of the cases, wherever its center lies in the step.
     """
+    if ball.kinds is None and kernels.worth(ball.center):
+        from oracles import ball_triton  # of a package that comes with torch for CUDA alone
+
+        made = ball_triton.rounded(ball.center, ball.radius, dtype, flush_to_zero=flush_to_zero)
+        if made is not None:
+            return Ball(center=made[0], radius=made[1])
     bias, kinds = ball.radius[BIAS], ball.kinds
     center, low, high = ends = _rounded_ends(ball.center, ball.radius[HARD], dtype)
     tiny = formats.MIN_NORMAL[dtype]
-    flushes = flush_to_zero and formats.smallest(ends) < tiny
-    if flushes:
+    if flush_to_zero and formats.smallest(ends) < tiny:
         low, high = _with_zero(low, high, tiny)
         bias = bias + torch.where((center != 0) & (center.abs() < tiny), tiny, 0.0)
     if not formats.within(ends, formats.MAX_FINITE[dtype]):
@@ -108,7 +113,7 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     open_ = radius[HARD].nonzero(as_tuple=True)
     if len(open_[0]):
         exactly, low, high = _rounded_ends(ball.center[open_], ball.radius[SHARP][open_], dtype)
-        if flushes:
+        if flush_to_zero:
             low, high = _with_zero(low, high, tiny)
         radius[SHARP][open_] = torch.maximum(high - exactly, exactly - low)
     return settle(center, radius, kinds)
@@ -117,6 +122,16 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
 def _rounded_ends(center: torch.Tensor, radius: torch.Tensor, dtype: Float) -> torch.Tensor:
     """[3, ...]: center, lowest and highest, rounded."""
     return formats.round_to(torch.stack((center, center - radius, center + radius)), dtype)
+
+
+def splits(center: torch.Tensor, radius: torch.Tensor, dtype: Float) -> torch.Tensor:
+    """bool: rounding to `dtype` may give several values within this radius, both float64 [...]."""
+    if kernels.worth(center):
+        from oracles import ball_triton  # of a package that comes with torch for CUDA alone
+
+        return ball_triton.splits(center, radius, dtype)
+    ends = formats.round_to(torch.stack((center - radius, center + radius)), dtype)
+    return ends[0] != ends[1]
 
 
 def _with_zero(low: torch.Tensor, high: torch.Tensor, tiny: float) -> tuple[torch.Tensor, torch.Tensor]:

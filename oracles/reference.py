@@ -15,7 +15,7 @@ import torch
 
 from oracles import activations, formats, kinds, quantizers
 from oracles.accumulation import SMALLEST_NORMAL, Weight
-from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded, settle
+from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded, settle, splits
 from oracles.enclosure import ANY, FINITE, NAN, Enclosure
 from oracles.matmul import Correlation, Undecided, matmul
 from oracles.numerics import Accumulator, Float, Numerics
@@ -196,8 +196,7 @@ def _undecided(bias: torch.Tensor | None, part: _Part, numerics: Numerics, dtype
     def undecided(center: torch.Tensor, hard: torch.Tensor) -> torch.Tensor:
         if bias is not None and numerics.bias_before_rounding:
             center = center + bias[part.experts].double().unsqueeze(1)
-        ends = formats.round_to(torch.stack((center - hard, center + hard)), dtype)
-        return ends[0] != ends[1]
+        return splits(center, hard, dtype)
 
     return undecided
 

@@ -9,8 +9,9 @@ from typing import Literal
 import pytest
 import torch
 
-from oracles import formats, kernels, one_pass, partial_sums, tensor_core
+from oracles import ball, formats, kernels, one_pass, partial_sums, tensor_core
 from oracles.accumulation import Weight
+from oracles.ball import HARD, Ball
 from oracles.enclosure import FINITE
 from oracles.grouped_mm import GroupedMM
 from oracles.numerics import Accumulator, Numerics, TensorCore, Transcendental
@@ -154,3 +155,51 @@ def test_large_weights_are_dequantised_as_on_a_cpu() -> None:
     whole = numbers.all(-1)
     assert whole.any()
     assert torch.equal(sizes[1].cpu()[whole], here.abs().amax(-1)[whole])
+
+
+def _balls(low: int, high: int) -> Ball:
+    """As many as a kernel is for, with binades from `low` up to `high`; zeros, exact ones and ties among them."""
+    generator = torch.Generator().manual_seed(3)
+
+    def draw() -> torch.Tensor:
+        return torch.rand(kernels.LARGE + 5, generator=generator, dtype=torch.float64)
+
+    center = (draw() - 0.5) * 2.0 ** torch.randint(low, high, (kernels.LARGE + 5,), generator=generator).double()
+    center[::7], center[1::7] = 0.0, -0.0
+    center[2::5] = formats.round_to(center[2::5], "bfloat16")
+    hard = center.abs() * 2.0 ** (-20 * draw())
+    hard[::3], hard[::14] = 0.0, 2.0**-128
+    return Ball(center=center, radius=torch.stack((hard, hard * draw(), hard * draw())))
+
+
+def _same_bits(here: torch.Tensor, there: torch.Tensor) -> bool:
+    return torch.equal(here.view(torch.int64), there.cpu().view(torch.int64))
+
+
+@pytest.mark.parametrize("binades", [(-4, 4), (-150, -100), (-30, -8)])
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_large_ball_is_rounded_as_on_a_cpu(
+    dtype: Literal["float32", "bfloat16", "float16"], flush: bool, binades: tuple[int, int]
+) -> None:
+    given = _balls(*binades)
+    on_device = Ball(center=given.center.cuda(), radius=given.radius.cuda())
+    here = ball.rounded(given, dtype, flush_to_zero=flush)
+    there = ball.rounded(on_device, dtype, flush_to_zero=flush)
+    assert here.kinds is there.kinds is None
+    assert _same_bits(here.center, there.center)
+    assert _same_bits(here.radius, there.radius)
+    splits = ball.splits(on_device.center, on_device.radius[HARD], dtype)
+    assert torch.equal(ball.splits(given.center, given.radius[HARD], dtype), splits.cpu())
+
+
+@pytest.mark.parametrize(("plane", "value"), [(0, math.inf), (0, math.nan), (0, -3.4e38), (1, math.inf), (1, 3.4e38)])
+def test_a_large_ball_that_overflows_gets_kinds(plane: int, value: float) -> None:
+    given = _balls(-4, 4)
+    (given.center if plane == 0 else given.radius[HARD])[-1] = value
+    here = ball.rounded(given, "bfloat16")
+    there = ball.rounded(Ball(center=given.center.cuda(), radius=given.radius.cuda()), "bfloat16")
+    assert here.kinds is not None
+    assert there.kinds is not None
+    assert torch.equal(here.kinds, there.kinds.cpu())
+    assert _same_bits(here.radius[:, :-1], there.radius[:, :-1])

@@ -72,6 +72,14 @@ def test_overflow_leaves_other_kinds_alone() -> None:
     assert ball.rounded(of(torch.nan, 0.0, kinds=NAN), "float16").kinds.item() == NAN  # type: ignore[union-attr]
 
 
+def test_a_sharp_end_may_be_flushed_where_no_hard_one_is() -> None:
+    center, hard, sharp = 2.0**-125, 2.0**-124, 0.625 * 2.0**-125  # ends of -2, 6, 0.75 and 3.25 times 2**-126
+    out = ball.rounded(of(center, hard, sharp), "bfloat16", flush_to_zero=True)
+    assert out.radius[HARD].item() == hard
+    assert out.radius[SHARP].item() == center
+    assert ball.rounded(of(center, hard, sharp), "bfloat16").radius[SHARP].item() == sharp
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_flushed_result_holds_zero_and_the_value(sign: float) -> None:
     value = sign * 3 * 2.0**-130
