@@ -1,8 +1,12 @@
-"""How many times as fast more processes are: `python benchmarks/scaling.py --drivers 1 2`.
+"""How many times as fast more processes are: `python benchmarks/scaling.py --drivers 1 2 --repeats 5`.
 
 A driver is a process that draws and judges a part of a campaign, as each of `pytest difftest -n N` does. One of a CPU
 oracle asks it itself. One of an oracle on a GPU has worker processes and a device of its own: run it on as many devices
-as drivers, or several on each. All begin at once, warm; scenarios/s is of all together, until the last has ended.
+as drivers, or several on each. The campaign is the same for each number of drivers, in as many shards as the largest of
+them, and these are shared out. All begin at once, warm; scenarios/s is of all together, until the last has ended. With
+--cores a driver and its workers have so many cores of their own, and so a driver alone has no more of the machine than
+it has beside others. Times is against the first number of drivers, run just before: the speed of a shared machine
+changes meanwhile. All figures are medians of the repeats, with the lowest and the highest.
 driver: milliseconds of a driver's processor time for a scenario. busy: the part of the time in which its workers run a
 case.
 """
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -36,27 +41,66 @@ def main() -> None:
     parser.add_argument("--candidate", default="grouped-mm", help="an oracle [default: grouped-mm]")
     parser.add_argument("--drivers", type=int, nargs="+", default=[1, 2], help="processes [default: 1 2]")
     parser.add_argument("--workers", type=int, default=1, help="of each driver, where cases are isolated [default: 1]")
-    parser.add_argument("--examples", type=int, default=400, help="scenarios of each driver [default: 400]")
+    parser.add_argument("--examples", type=int, default=400, help="scenarios of a shard [default: 400]")
     parser.add_argument("--profile", default="quick", help="how large they are [default: quick]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cores", type=int, help="of each driver and its workers [default: all of the machine]")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each number of drivers, in turn [default: 1]")
     options = parser.parse_args()
-    columns = ("drivers", "workers", "scenarios/s", "times the first", "driver", "busy")
-    table = Table(*columns, title=f"{options.candidate}, {options.profile}")
-    first = 0.0
-    for drivers in options.drivers:
-        shares = measure(options.candidate, drivers, options.workers, options.examples, options.profile, options.seed)
-        wall = max(share.end for share in shares) - min(share.start for share in shares)
-        rate = drivers * options.examples / wall
-        first = first or rate
+    shards = max(options.drivers)
+    if any(shards % drivers for drivers in options.drivers):
+        parser.error(f"--drivers {options.drivers}: each must divide the largest, so that all have the same share")
+    plan = Plan(
+        candidate=options.candidate,
+        workers=options.workers,
+        shards=shards,
+        examples=options.examples,
+        profile=options.profile,
+        seed=options.seed,
+        cores=options.cores,
+    )
+    runs = [[measure(plan, drivers) for drivers in options.drivers] for _ in range(options.repeats)]
+    table = Table("drivers", "workers", "scenarios/s", "times the first", "driver", "busy")
+    table.title = f"{options.candidate}, {options.profile}"
+    for number, drivers in enumerate(options.drivers):
+        mine = [run[number] for run in runs]
         table.add_row(
             str(drivers),
             str(options.workers),
-            f"{rate:.1f}",
-            f"{rate / first:.2f}",
-            f"{1000 * sum(share.driver for share in shares) / (drivers * options.examples):.2f}",
-            f"{sum(share.judging for share in shares) / (drivers * options.workers * wall):.0%}",
+            told([each.rate for each in mine], ".1f"),
+            told([run[number].rate / run[0].rate for run in runs], ".2f"),
+            f"{statistics.median(each.driver for each in mine):.2f}",
+            f"{statistics.median(each.busy for each in mine):.0%}",
         )
     Console().print(table)
+
+
+def told(values: list[float], form: str) -> str:
+    """The median, and the range where there is one."""
+    middle = format(statistics.median(values), form)
+    return middle if len(values) == 1 else f"{middle} ({min(values):{form}}-{max(values):{form}})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A campaign, and what a driver has. See the options."""
+
+    candidate: str
+    workers: int
+    shards: int
+    examples: int
+    profile: str
+    seed: int
+    cores: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """rate: scenarios a second. driver: milliseconds of a driver's processor time for each. busy: of the workers."""
+
+    rate: float
+    driver: float
+    busy: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,57 +114,53 @@ class Share:
     judging: float
 
 
-def measure(candidate: str, drivers: int, workers: int, examples: int, profile: str, seed: int) -> list[Share]:
-    """So many drivers, the shards of one campaign."""
+def measure(plan: Plan, drivers: int) -> Run:
+    """The campaign by so many drivers."""
     context = multiprocessing.get_context("spawn")
     begin = context.Barrier(drivers)
     ends: multiprocessing.SimpleQueue[Share] = context.SimpleQueue()
-    processes = [
-        context.Process(
-            target=drive,
-            args=(candidate, shard, drivers, workers, examples, profile, seed, begin, ends),
-        )
-        for shard in range(drivers)
-    ]
+    processes = [context.Process(target=drive, args=(plan, number, drivers, begin, ends)) for number in range(drivers)]
     for process in processes:
         process.start()
     shares = [ends.get() for _ in processes]
     for process in processes:
         process.join()
-    return shares
+    wall = max(share.end for share in shares) - min(share.start for share in shares)
+    count = plan.shards * plan.examples
+    return Run(
+        rate=count / wall,
+        driver=1000 * sum(share.driver for share in shares) / count,
+        busy=sum(share.judging for share in shares) / (drivers * plan.workers * wall),
+    )
 
 
-def drive(
-    candidate: str,
-    shard: int,
-    drivers: int,
-    workers: int,
-    examples: int,
-    profile: str,
-    seed: int,
-    begin: Barrier,
-    ends: multiprocessing.SimpleQueue[Share],
-) -> None:
-    """One driver. Its devices are chosen before anything asks for them."""
+def drive(plan: Plan, number: int, drivers: int, begin: Barrier, ends: multiprocessing.SimpleQueue[Share]) -> None:
+    """One driver. Its cores and devices are chosen before anything asks for them."""
+    if plan.cores is not None:
+        free = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, free[number * plan.cores : (number + 1) * plan.cores])
     devices = max(1, torch.cuda.device_count())
     if devices > 1:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(
-            ","
-        )
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible[shard % len(visible)]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices)))).split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % len(visible)]
     torch.set_num_threads(1)
     with (
         tempfile.TemporaryDirectory() as folder,
         Journal(Path(folder)) as journal,
-        Executors([candidate], Isolation(workers=workers, drivers=-(-drivers // devices))) as executors,
+        Executors([plan.candidate], Isolation(workers=plan.workers, drivers=-(-drivers // devices))) as executors,
     ):
-        executor = executors.of(candidate, "reference")
-        strategy = scenarios(executor.introduction.capability, profile=profile)
-        judged(executor, Stream(strategy, base_seed=seed, shard=drivers + shard, count=_WARM * workers))
+        executor = executors.of(plan.candidate, "reference")
+        strategy = scenarios(executor.introduction.capability, profile=plan.profile)
+        judged(
+            executor,
+            Stream(strategy, base_seed=plan.seed, shard=plan.shards + number, count=_WARM * plan.workers),
+        )
         executor.spans.clear()
         begin.wait()
         start, busy = time.monotonic(), time.process_time()
-        judged(executor, Stream(strategy, base_seed=seed, shard=shard, count=examples), journal)
+        for shard in range(number, plan.shards, drivers):
+            stream = Stream(strategy, base_seed=plan.seed, shard=shard, count=plan.examples)
+            judged(executor, stream, journal)
         end, busy = time.monotonic(), time.process_time() - busy
         ends.put(Share(start=start, end=end, driver=busy, judging=executor.spans.seconds["total"]))
 
