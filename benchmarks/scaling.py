@@ -1,12 +1,12 @@
 """How many times as fast more processes are: `python benchmarks/scaling.py --drivers 1 2 --repeats 5`.
 
 A driver is a process that draws and judges a part of a campaign, as each of `pytest difftest -n N` does. One of a CPU
-oracle asks it itself. One of an oracle on a GPU has worker processes and a device of its own: run it on as many devices
-as drivers, or several on each. The campaign is the same for each number of drivers, in as many shards as the largest of
-them, and these are shared out. All begin at once, warm; scenarios/s is of all together, until the last has ended. With
---cores a driver and its workers have so many cores of their own, and so a driver alone has no more of the machine than
-it has beside others. Times is against the first number of drivers, run just before: the speed of a shared machine
-changes meanwhile. All figures are medians of the repeats, with the lowest and the highest.
+oracle asks it itself. One of an oracle on a GPU has worker processes, and a device of its own or with --per-device a
+part of one. The campaign is the same for each number of drivers, in as many shards as the largest of them, and these
+are shared out. All begin at once, warm; scenarios/s is of all together, until the last has ended. With --cores a driver
+and its workers have so many cores of their own, and so a driver alone has no more of the machine than it has beside
+others. Times is against the first number of drivers, run just before: the speed of a shared machine changes meanwhile.
+All figures are medians of the repeats, with the lowest and the highest.
 driver: milliseconds of a driver's processor time for a scenario. busy: the part of the time in which its workers run a
 case.
 """
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--profile", default="quick", help="how large they are [default: quick]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cores", type=int, help="of each driver and its workers [default: all of the machine]")
+    parser.add_argument("--per-device", type=int, default=1, help="drivers on each GPU [default: 1]")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each number of drivers, in turn [default: 1]")
     options = parser.parse_args()
     shards = max(options.drivers)
@@ -58,6 +59,7 @@ def main() -> None:
         profile=options.profile,
         seed=options.seed,
         cores=options.cores,
+        per_device=options.per_device,
     )
     runs = [[measure(plan, drivers) for drivers in options.drivers] for _ in range(options.repeats)]
     table = Table("drivers", "workers", "scenarios/s", "times the first", "driver", "busy")
@@ -92,6 +94,7 @@ class Plan:
     profile: str
     seed: int
     cores: int | None
+    per_device: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,15 +142,15 @@ def drive(plan: Plan, number: int, drivers: int, begin: Barrier, ends: multiproc
     if plan.cores is not None:
         free = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, free[number * plan.cores : (number + 1) * plan.cores])
-    devices = max(1, torch.cuda.device_count())
+    devices = torch.cuda.device_count()
     if devices > 1:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices)))).split(",")
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % len(visible)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[number // plan.per_device % devices]
     torch.set_num_threads(1)
     with (
         tempfile.TemporaryDirectory() as folder,
         Journal(Path(folder)) as journal,
-        Executors([plan.candidate], Isolation(workers=plan.workers, drivers=-(-drivers // devices))) as executors,
+        Executors([plan.candidate], Isolation(workers=plan.workers, drivers=plan.per_device)) as executors,
     ):
         executor = executors.of(plan.candidate, "reference")
         strategy = scenarios(executor.introduction.capability, profile=plan.profile)
