@@ -8,23 +8,23 @@ denominators above 2**126).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from oracles import formats, kinds
+from oracles import formats, kernels, kinds
 from oracles.ball import BIAS, HARD, SHARP, Ball, exponent_of, finite_kinds, is_set, settle
 from oracles.enclosure import ANY, FINITE, NAN, NEG_INF, POS_INF
 from oracles.numerics import Float, Transcendental
 from oracles.problem import ActivationParams
 
-_U = 2.0**-24
-_ULP = 2.0**-23  # of a float32 relative to its value, at most
-_TINY = 2.0**-126
+U = 2.0**-24
+ULP = 2.0**-23  # of a float32 relative to its value, at most
+TINY = 2.0**-126
 _SMALLEST = 2.0**-149
-_LARGEST_ARGUMENT = 200.0  # of exp in a sigmoid, which float32 cannot tell from infinity
+LARGEST_ARGUMENT = 200.0  # of exp in a sigmoid, which float32 cannot tell from infinity
 _HUGE = 2.0**800  # in place of an infinity: over any beta, times any alpha it is still finite
 _CALLS = {"cpu": 1 << 13, "cuda": 1 << 20}
 """Elements below which further calls cost more than a third radius everywhere."""
@@ -39,25 +39,20 @@ def apply(params: ActivationParams, experts: torch.Tensor, gate: Ball, up: Ball,
         assert vector is not None  # the kind says which parameters there are
         return vector[experts].double()[:, None, None]
 
-    function: Callable[..., Interval]
-    unrounded: Callable[..., Interval] | None = None
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, torch.Tensor] = {}
     rule: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     match params.kind:
         case "swiglu":
-            function, rule = functools.partial(_swiglu, activated=accuracy.activated), _swiglu_kinds
-            unrounded = functools.partial(_swiglu, activated="float32")
+            rule = _swiglu_kinds
         case "swiglu_oai":
             alpha, beta, limit = parameter(params.alpha), parameter(params.beta), parameter(params.limit)
-            function = functools.partial(_swiglu_oai, activated=accuracy.activated)
-            unrounded = functools.partial(_swiglu_oai, activated="float32")
             parameters = {"alpha": alpha, "beta": beta, "limit": limit}
             rule = functools.partial(_swiglu_oai_kinds, alpha=alpha, limit=limit)
             if accuracy.clamp_nan == "limit":
                 gate, up = _limited(gate, limit, both=False), _limited(up, limit, both=True)
         case "situ":
-            function, rule = _situ, _situ_kinds
             parameters = {"beta": parameter(params.beta), "linear_beta": parameter(params.linear_beta)}
+            rule = _situ_kinds
         case _:
             raise ValueError(f"activation.kind = {params.kind!r}: must be one of swiglu, swiglu_oai, situ")
     out = None
@@ -65,22 +60,30 @@ def apply(params: ActivationParams, experts: torch.Tensor, gate: Ball, up: Ball,
         g = finite_kinds(gate.center) if gate.kinds is None else gate.kinds
         u = finite_kinds(up.center) if up.kinds is None else up.kinds
         out = rule(g, u)
-    result = _ranged(function, parameters, gate, up, accuracy, out)
-    if unrounded is not None and accuracy.activated != "float32":
+    result = _ranged(params.kind, parameters, gate, up, accuracy, out)
+    if params.kind != "situ" and accuracy.activated != "float32":
         # The bias stays where the ends round to one number (see `oracles.ball.rounded`).
-        result.radius[BIAS] = _ranged(unrounded, parameters, gate, up, accuracy, out).radius[BIAS]
+        unrounded = dataclasses.replace(accuracy, activated="float32")
+        result.radius[BIAS] = _ranged(params.kind, parameters, gate, up, unrounded, out).radius[BIAS]
     return result
 
 
 def _ranged(
-    function: Callable[..., Interval],
-    parameters: dict[str, Any],
+    kind: str,
+    parameters: dict[str, torch.Tensor],
     gate: Ball,
     up: Ball,
     accuracy: Transcendental,
     out: torch.Tensor | None,
 ) -> Ball:
-    """The function's value, and its range over the arguments. out: the kinds of the value."""
+    """The value of the function of that kind, and its range over the arguments. out: the kinds of the value."""
+    if out is None and kernels.worth(gate.center):
+        from oracles import activations_triton  # of a package that comes with torch for CUDA alone
+
+        return activations_triton.ranged(kind, parameters, gate, up, accuracy)
+    function = _FUNCTIONS[kind]
+    if kind != "situ":
+        function = functools.partial(function, activated=accuracy.activated)
     g, u = gate.center.clamp(-_HUGE, _HUGE), up.center.clamp(-_HUGE, _HUGE)
     center, _ = function((g, g), (u, u), None, **parameters)
 
@@ -115,9 +118,9 @@ def _opened(x: Ball, planes: slice, places: torch.Tensor | None, *, flush_to_zer
     if own is not None:
         radius = torch.where(is_set(own), _HUGE, radius)
     low, high = center - radius, center + radius
-    if flush_to_zero and min(formats.smallest(low), formats.smallest(high)) < _TINY:
-        low = torch.where((low > 0) & (low < _TINY), 0.0, low)
-        high = torch.where((high < 0) & (high > -_TINY), 0.0, high)
+    if flush_to_zero and min(formats.smallest(low), formats.smallest(high)) < TINY:
+        low = torch.where((low > 0) & (low < TINY), 0.0, low)
+        high = torch.where((high < 0) & (high > -TINY), 0.0, high)
     return low, high
 
 
@@ -178,6 +181,9 @@ def _situ(
     return _times(_widen(_scaled(capped, beta), accuracy), linear, accuracy)
 
 
+_FUNCTIONS: dict[str, Callable[..., Interval]] = {"swiglu": _swiglu, "swiglu_oai": _swiglu_oai, "situ": _situ}
+
+
 def _sigmoid(x: Interval, argument_roundings: int, accuracy: Transcendental | None) -> Interval:
     """1 / (1 + exp(-x)), a monotone function, widened at both ends.
 
@@ -188,12 +194,12 @@ def _sigmoid(x: Interval, argument_roundings: int, accuracy: Transcendental | No
     if accuracy is None:
         return low, high
     # Of all arguments in between the largest has the most ulp.
-    size = torch.maximum(x[0].abs(), x[1].abs()).clamp(max=_LARGEST_ARGUMENT)
+    size = torch.maximum(x[0].abs(), x[1].abs()).clamp(max=LARGEST_ARGUMENT)
     low = low * (1 - _sigmoid_error(size, low, argument_roundings, accuracy))
     high = high * (1 + _sigmoid_error(size, high, argument_roundings, accuracy))
     if not x[0].numel() or float(x[0].amin()) >= -87:
         return low, high
-    return torch.where(x[0] < -87, 0.0, low), torch.where(x[1] < -87, high + _quantum(accuracy), high)
+    return torch.where(x[0] < -87, 0.0, low), torch.where(x[1] < -87, high + quantum(accuracy), high)
 
 
 def _half_tanh(x: Interval, accuracy: Transcendental) -> Interval:
@@ -212,8 +218,8 @@ def _last_place(value: torch.Tensor) -> torch.Tensor:
 def _sigmoid_error(
     size: torch.Tensor, value: torch.Tensor, argument_roundings: int, accuracy: Transcendental
 ) -> torch.Tensor:
-    exp_error = _exp_ulps(size, accuracy) * _ULP + argument_roundings * size * _U
-    error = (1 - value) * exp_error + _U + _division(accuracy)
+    exp_error = _exp_ulps(size, accuracy) * ULP + argument_roundings * size * U
+    error = (1 - value) * exp_error + U + division(accuracy)
     return error * (1 + 2 * error)  # the products of these errors, and 1 / (1 - e) < 1 + e + 2 e^2
 
 
@@ -222,9 +228,9 @@ def _exp_ulps(size: torch.Tensor, accuracy: Transcendental) -> torch.Tensor:
     return 2 + (1.173 * size).floor() if accuracy.exp == "fast" else torch.full_like(size, accuracy.exp_ulps)
 
 
-def _division(accuracy: Transcendental) -> float:
+def division(accuracy: Transcendental) -> float:
     """Relative error of one division."""
-    return 2 * _ULP if accuracy.divide == "fast" else _U
+    return 2 * ULP if accuracy.divide == "fast" else U
 
 
 def _tanh(x: Interval, beta: torch.Tensor, accuracy: Transcendental | None) -> Interval:
@@ -232,9 +238,9 @@ def _tanh(x: Interval, beta: torch.Tensor, accuracy: Transcendental | None) -> I
     z = _scaled(x, 1 / beta)
     if accuracy is None:
         return torch.tanh(z[0]), torch.tanh(z[1])
-    z = _widen(z, accuracy, relative=_division(accuracy))
+    z = _widen(z, accuracy, relative=division(accuracy))
     if accuracy.tanh == "precise":
-        return _widen((torch.tanh(z[0]), torch.tanh(z[1])), accuracy, relative=accuracy.tanh_ulps * _ULP)
+        return _widen((torch.tanh(z[0]), torch.tanh(z[1])), accuracy, relative=accuracy.tanh_ulps * ULP)
     return _two_sigmoid(z, accuracy)
 
 
@@ -246,7 +252,7 @@ def _two_sigmoid(z: Interval, accuracy: Transcendental) -> Interval:
     a float32 number: 1 + e and 2 s - 1 are rounded (the latter never where s is in [1/4, 1]), and what exp and the
     reciprocal give is one of the few numbers that are no further than their error from the exact value.
     """
-    first, last = (-2 * end.clamp(-_LARGEST_ARGUMENT, _LARGEST_ARGUMENT) for end in (z[1], z[0]))
+    first, last = (-2 * end.clamp(-LARGEST_ARGUMENT, LARGEST_ARGUMENT) for end in (z[1], z[0]))
     size = torch.maximum(first.abs(), last.abs())
     e = _within(first.exp(), last.exp(), _exp_ulps(size, accuracy))
     d = formats.round_to(1 + e[0], "float32"), formats.round_to(1 + e[1], "float32")
@@ -290,22 +296,22 @@ def _times(a: Interval, b: Interval, accuracy: Transcendental | None) -> Interva
     return _widen((low, high), accuracy)
 
 
-def _quantum(accuracy: Transcendental) -> float:
+def quantum(accuracy: Transcendental) -> float:
     """How far a result below the smallest normal number may be off: all of it, or the ulp of any one operation."""
-    return _TINY if accuracy.flush_to_zero else _SMALLEST * max(2.0, accuracy.exp_ulps, accuracy.tanh_ulps)
+    return TINY if accuracy.flush_to_zero else _SMALLEST * max(2.0, accuracy.exp_ulps, accuracy.tanh_ulps)
 
 
-def _widen(x: Interval, accuracy: Transcendental | None, relative: float = _U) -> Interval:
+def _widen(x: Interval, accuracy: Transcendental | None, relative: float = U) -> Interval:
     """One float32 result. One that may be subnormal has an absolute error, or is flushed; an exact 0 stays."""
     if accuracy is None:
         return x
     low, high = x
     lowest, highest = low - low.abs() * relative, high + high.abs() * relative
     beside = torch.maximum(low, -high)  # how far from 0 all of the interval is; negative when 0 is inside
-    if not beside.numel() or float(beside.amin()) >= _TINY:
+    if not beside.numel() or float(beside.amin()) >= TINY:
         return lowest, highest
-    near = (beside < _TINY) & ((low != 0) | (high != 0))
-    floor = torch.where(near, _quantum(accuracy), 0.0)
+    near = (beside < TINY) & ((low != 0) | (high != 0))
+    floor = torch.where(near, quantum(accuracy), 0.0)
     return lowest - floor, highest + floor
 
 
