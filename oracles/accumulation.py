@@ -89,23 +89,34 @@ class Grid:
     additions. No small product: no rounding at all, the case of integers, one-hot and index-coded data.
     """
 
-    _BINS = 64
+    BINS = 64
 
     def __init__(self, x: torch.Tensor, uncertain: torch.Tensor, weight: Weight, acc: Accumulator) -> None:
         """x [C, T, K]; elements that are `uncertain` may have any last place."""
         places = lsb(x)
-        unit = torch.where(uncertain, 0.0, places).amin(-1, keepdim=True) * weight.unit.unsqueeze(-2)
-        self.fits = unit >= (SMALLEST_NORMAL if acc.flush_to_zero else _SMALLEST)
-        """bool [C, T, N]: no product, and no sum of products, is too small for the accumulator's format."""
+        self.smallest = SMALLEST_NORMAL if acc.flush_to_zero else _SMALLEST
+        self.least = torch.where(uncertain, 0.0, places).amin(-1, keepdim=True)
+        """[C, T, 1]: of which all elements of a row of x are multiples."""
         live = places.isfinite() & ~uncertain
         exponent = torch.where(live, exponent_of(places), 1 << 12)
-        lowest = exponent.amin(-1, keepdim=True)
-        counts = torch.zeros((*x.shape[:-1], self._BINS + 1), dtype=torch.float64, device=x.device)
+        self.lowest = exponent.amin(-1, keepdim=True)
+        """int64 [C, T, 1]: the exponent of the lowest last place of a row that is known."""
+        counts = torch.zeros((*x.shape[:-1], self.BINS + 1), dtype=torch.float64, device=x.device)
         counts[..., 0] = uncertain.sum(-1)
-        counts.scatter_add_(-1, 1 + (exponent - lowest).clamp(max=self._BINS - 1), live.to(torch.float64))
-        # below[b]: elements whose last place is under 2**(lowest + b), or unknown
-        self._below = counts.cumsum(-1)
-        self._lowest = lowest + (exponent_of(weight.unit).unsqueeze(-2) + 1023)  # of a product, biased
+        counts.scatter_add_(-1, 1 + (exponent - self.lowest).clamp(max=self.BINS - 1), live.to(torch.float64))
+        self.below = counts.cumsum(-1)
+        """[C, T, BINS + 1]: elements whose last place is under 2**(lowest + b), or unknown, for b = 0, 1 ..."""
+        self._unit = weight.unit
+
+    @functools.cached_property
+    def fits(self) -> torch.Tensor:
+        """bool [C, T, N]: no product, and no sum of products, is too small for the accumulator's format."""
+        return self.least * self._unit.unsqueeze(-2) >= self.smallest
+
+    @functools.cached_property
+    def _lowest(self) -> torch.Tensor:
+        """int64 [C, T, N]: the biased exponent of a product's."""
+        return self.lowest + (exponent_of(self._unit).unsqueeze(-2) + 1023)
 
     def small(
         self, largest: torch.Tensor, bits: int, places: Places | None = None
@@ -117,9 +128,9 @@ class Grid:
         exponent = ((largest * (1 + 2.0**-20)).view(torch.int64) >> 52) - (bits - 1)  # biased; the sign is 0
         ulp = (exponent.clamp(min=1) << 52).view(torch.float64)
         if places is None:
-            return self._below.gather(-1, (exponent - self._lowest).clamp_(0, self._BINS)), ulp
+            return self.below.gather(-1, (exponent - self._lowest).clamp_(0, self.BINS)), ulp
         expert, token, _ = places
-        return self._below[expert, token, (exponent - self._lowest[places]).clamp_(0, self._BINS)], ulp
+        return self.below[expert, token, (exponent - self._lowest[places]).clamp_(0, self.BINS)], ulp
 
 
 def hard(grown: torch.Tensor, columns: int, grid: Grid, acc: Accumulator) -> torch.Tensor:
@@ -141,7 +152,7 @@ def sharp(
     grown: torch.Tensor,
     hard: torch.Tensor,
     off: torch.Tensor,
-    asked: torch.Tensor,
+    asked: torch.Tensor | None,
     acc: Accumulator,
     grid: Grid,
     looked: Sums | None = None,
@@ -153,13 +164,14 @@ def sharp(
     the small products' roundings. Truncation errs to one side: a sum, no root.
     Without an argument for independence, and for truncation, all of it is bias.
     off: [C, T, N], how far the partial sums may be from those of x. asked: bool [C, T, N], where a sharp radius makes a
-    difference; elsewhere it is `hard` where these places are few. looked: the sums, where they are known.
+    difference; elsewhere it is `hard` where these places are few. None: everywhere. looked: the sums, where they are
+    known, which is everywhere.
     """
     if acc.rounding == "truncate":
         linear = _truncated(x, weight, hard, off, grid, acc)
         return linear, linear
-    ordered = x.abs().sort(-1).values
-    independent = is_independent(x, ordered, acc.group)
+    stagnation = Stagnation(x, weight)
+    independent = is_independent(x, stagnation.ordered, acc.group)
     u, grows = acc.unit_roundoff, growth(x.shape[-1], acc)
     # The triangle inequality: of partial sums that are each `off`, the root of the sum of squares.
     roots = partial_sums.additions(x.shape[-1], acc) ** 0.5
@@ -174,18 +186,17 @@ def sharp(
         return LAMBDA * square.sqrt(), largest
 
     def biased(largest: torch.Tensor) -> torch.Tensor:
-        lost = torch.minimum(_stagnating(ordered, weight, 2 * u * largest), hard)
+        lost = torch.minimum(stagnation.lost(2 * u * largest), hard)
         return lost if bool(independent.all()) else torch.where(independent, lost, hard)
 
-    asked = asked & independent
-    places = partial_sums.few(asked)
+    places = None if asked is None else partial_sums.few(asked & independent)
     if places is None:
         sums = partial_sums.bound(x, weight.value, acc) if looked is None else PartialSums.of(looked)
         spread, largest = deviation(sums, off, None)
         bias = biased(largest)
         return torch.minimum(spread + bias, hard), bias
     largest = (grown + off) * (1 + LAMBDA * roots * u * (1 + grows))
-    sums = partial_sums.bound_at(x, weight.value, acc, places) if looked is None else PartialSums.of(looked, places)
+    sums = partial_sums.bound_at(x, weight.value, acc, places)
     spread, largest[places] = deviation(sums, off[places], places)
     bias = biased(largest)
     radius = hard.clone()
@@ -207,8 +218,12 @@ def _truncated(
 
 
 def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumulator) -> torch.Tensor:
-    """[C, T, N]: what a unit that reads subnormal operands as 0 may lose, for x known up to radius [C, T, K]."""
-    size, lost = x.abs(), torch.zeros((), dtype=x.dtype, device=x.device)
+    """[C, T, N], or [] where it is 0: what a unit that reads subnormal operands as 0 may lose, for x known up to
+    radius [C, T, K]."""
+    lost = torch.zeros((), dtype=x.dtype, device=x.device)
+    if not acc.flush_to_zero:
+        return lost
+    size = x.abs()
     low = size - radius
     least = float(low.amin()) if low.numel() else 1.0
     if least < SMALLEST_NORMAL:
@@ -228,25 +243,40 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
     return lost
 
 
-def _stagnating(ordered: torch.Tensor, weight: Weight, ulp: torch.Tensor) -> torch.Tensor:
-    """[C, T, N]: a bound on the errors of adding products under one `ulp` [C, T, N] of the largest partial sum.
+class Stagnation:
+    """Products under one ulp of the largest partial sum.
 
     These are lost, or round up to an ulp, one and all to the same side: no random error. Adding p errs by at most |p|,
     and by half an ulp. |x w| < ulp implies that |x| < ulp / threshold or |w| < threshold, for any threshold: for rows
-    of weights that span little, one that none is below. ordered: the magnitudes of x [C, T, K], sorted.
+    of weights that span little, one that none is below.
     """
-    magnitude, top = weight.magnitude, weight.top.unsqueeze(-2)
-    threshold = top * 2.0**-11 if weight.spread else weight.unit.unsqueeze(-2)  # with 2**-12 of x: 2**-23, one ulp
-    under = torch.searchsorted(ordered, torch.where(top > 0, ulp / threshold, 0.0))
-    count = (under - (ordered == 0).sum(-1, keepdim=True)).clamp(min=0)
-    total = torch.nn.functional.pad(ordered.cumsum(-1), (1, 0)).gather(-1, under)
-    lost = torch.minimum(total * top, ulp / 2 * count)
-    if weight.spread:
-        small = torch.where(magnitude < threshold.mT, magnitude, 0.0)
-        lost = lost + torch.minimum(
-            ordered[..., -1:] * small.sum(-1).unsqueeze(-2), ulp / 2 * (small != 0).sum(-1).unsqueeze(-2)
-        )
-    return lost
+
+    def __init__(self, x: torch.Tensor, weight: Weight) -> None:
+        self.ordered = x.abs().sort(-1).values
+        """[C, T, K]: the magnitudes of x, sorted."""
+        self.before = torch.nn.functional.pad(self.ordered.cumsum(-1), (1, 0))
+        """[C, T, K + 1]: the sum of the 0, 1 ... smallest of them."""
+        self.zeros = (self.ordered == 0).sum(-1, keepdim=True)
+        """int64 [C, T, 1]"""
+        self.top = weight.top
+        self.threshold = self.top * 2.0**-11 if weight.spread else weight.unit  # with 2**-12 of x: 2**-23, one ulp
+        """Both [C, N]."""
+        self.under: tuple[torch.Tensor, torch.Tensor] | None = None
+        """The sum and the number of the weights below the threshold, [C, N], where there may be any."""
+        if weight.spread:
+            small = torch.where(weight.magnitude < self.threshold.unsqueeze(-1), weight.magnitude, 0.0)
+            self.under = small.sum(-1), (small != 0).sum(-1)
+
+    def lost(self, ulp: torch.Tensor) -> torch.Tensor:
+        """[C, T, N]: a bound on the errors, for one `ulp` [C, T, N] of the largest partial sum."""
+        top = self.top.unsqueeze(-2)
+        index = torch.searchsorted(self.ordered, torch.where(top > 0, ulp / self.threshold.unsqueeze(-2), 0.0))
+        count = (index - self.zeros).clamp(min=0)
+        lost = torch.minimum(self.before.gather(-1, index) * top, ulp / 2 * count)
+        if self.under is not None:
+            small, number = (value.unsqueeze(-2) for value in self.under)
+            lost = lost + torch.minimum(self.ordered[..., -1:] * small, ulp / 2 * number)
+        return lost
 
 
 def is_independent(x: torch.Tensor, ordered: torch.Tensor, group: int) -> torch.Tensor:

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
-from oracles import accumulation, formats, kinds, one_pass, tensor_core
+from oracles import accumulation, epilogue, formats, kinds, one_pass, tensor_core
 from oracles.accumulation import Weight
 from oracles.ball import F64, HARD, SHARP, Ball, settle
-from oracles.enclosure import ANY, FINITE, LAMBDA, NAN
+from oracles.enclosure import ANY, FINITE, NAN
+from oracles.inherited import Correlation, Inherited, inherit
 from oracles.numerics import Accumulator
-from oracles.partial_sums import block_sums
 
 _MAX = formats.MAX_FINITE["float32"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Correlation:
-    """Which errors of x [C, T, K] are one and the same variable.
-
-    repeated: bool [C, T, K], elements that come from the same numbers as another one of the row: their errors are
-    equal and add linearly. block: elements that share a block scale move together (1: none do).
-    """
-
-    repeated: torch.Tensor
-    block: int = 1
 
 
 Undecided = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -43,42 +30,65 @@ def matmul(
     """x [C, T, K] times weight.value^T -> [C, T, N].
 
     correlated: None, nothing is known to be independent. undecided: where to spend effort on the sharp radius; None,
-    everywhere.
+    everywhere, and so it is where that costs nothing more.
     """
     columns = x.center.shape[-1]
     center = x.center if x.kinds is None else torch.where(x.kinds == FINITE, x.center, 0.0)
     looked = one_pass.look(center, weight.value, acc)
     result = center @ weight.value.mT if looked is None else looked.result
-    total, inherited = _through(center, x.radius, weight, correlated)
-    grown = total + inherited[HARD]
+    known = inherit(center, x.radius, weight, correlated)
     grid = accumulation.Grid(center, x.radius[HARD] > 0, weight, acc)
+    flushed = accumulation.flushed(center, x.radius[HARD], weight, acc)
+    grows = 1 + accumulation.growth(columns, acc)
+    if looked is not None and epilogue.applies(acc):
+        radius, largest = epilogue.radius(center, weight, acc, known, grid, flushed, looked)
+        fits = largest * grows <= _MAX
+    else:
+        radius = _radius(center, weight, acc, known, grid, flushed, looked, undecided, result)
+        fits = formats.within(known.grown * grows, _MAX)
+    out = _kinds(x, weight, result, None if fits else known.grown * grows > _MAX, radius[HARD], acc)
+    if tensor_core.is_followed(acc.measured or acc):
+        result, radius = _followed(center, x.radius, weight, acc, result, known.radius, radius)
+    return settle(result, radius, out)
+
+
+def _radius(
+    center: torch.Tensor,
+    weight: Weight,
+    acc: Accumulator,
+    known: Inherited,
+    grid: accumulation.Grid,
+    flushed: torch.Tensor,
+    looked: one_pass.Sums | None,
+    undecided: Undecided | None,
+    result: torch.Tensor,
+) -> torch.Tensor:
+    """[3, C, T, N]. `epilogue` has the same in one pass; what is changed here is changed there."""
+    columns = center.shape[-1]
+    grown, inherited = known.grown, known.radius
     # What a chain of instructions cuts is all that its additions lose.
     hard = accumulation.hard(grown, columns, grid, acc) if acc.chain is None else torch.zeros_like(grown)
-    lost = lost_sharp = torch.zeros_like(grown)
+    lost = lost_sharp = flushed
     if acc.inside is not None or acc.chain is not None:
-        lost, lost_sharp = tensor_core.cut(center, weight, inherited, grid, acc, looked)
-    if acc.flush_to_zero:
-        flushed = accumulation.flushed(center, x.radius[HARD], weight, acc)
-        lost, lost_sharp = lost + flushed, lost_sharp + flushed
+        cut, cut_sharp = tensor_core.cut(center, weight, inherited, grid, acc, looked)
+        lost, lost_sharp = cut + flushed, cut_sharp + flushed
     # What is inherited passes the additions too; and the reference's own K additions, and its ends, are rounded.
-    grows = accumulation.growth(columns, acc)
     floor = accumulation.underflow(columns, acc) + (columns + 4) * F64 * grown
     is_exact = (hard + lost + inherited[HARD] == 0) & grid.fits
     floor.masked_fill_(is_exact, 0.0)
-    radius = inherited * (1 + grows)
+    radius = inherited * (1 + accumulation.growth(columns, acc))
     radius[HARD] += lost
     radius[SHARP:] += lost_sharp
     radius += floor
     if not formats.within(hard, 0.0):
-        asked = hard > 0 if undecided is None else undecided(result, radius[HARD] + hard)
+        asked = None
+        if looked is None:
+            asked = hard > 0 if undecided is None else undecided(result, radius[HARD] + hard)
         off = inherited[SHARP] + lost_sharp
         seen = acc.measured or acc
         sharp, bias = accumulation.sharp(center, weight, grown, hard, off, asked, seen, grid, looked)
         radius += torch.stack((hard, sharp, bias))
-    out = _kinds(x, weight, result, grown * (1 + grows), radius[HARD], acc)
-    if tensor_core.is_followed(acc.measured or acc):
-        result, radius = _followed(center, x.radius, weight, acc, result, inherited, radius)
-    return settle(result, radius, out)
+    return radius
 
 
 def _followed(
@@ -96,9 +106,7 @@ def _followed(
     what the errors of x make, and the cuts that these may change.
     """
     uncertain = radius[SHARP] > 0
-    off = torch.zeros_like(result)
-    if acc.flush_to_zero:
-        off = off + accumulation.flushed(center, radius[SHARP], weight, acc)
+    off = accumulation.flushed(center, radius[SHARP], weight, acc)
     fits = accumulation.Grid(center, uncertain, weight, acc).fits
     off = off + torch.where(fits, 0.0, accumulation.underflow(center.shape[-1], acc))
     made, moved = tensor_core.follow(center, uncertain, weight, inherited[SHARP] + off, acc.measured or acc)
@@ -106,47 +114,16 @@ def _followed(
     return made, torch.stack((bounds[HARD] + (made - result).abs(), sharp, bias))
 
 
-def _through(
-    center: torch.Tensor, radius: torch.Tensor, weight: Weight, correlated: Correlation | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(sum of magnitudes [C, T, N], what the uncertainty of x makes of the product [3, C, T, N]).
-
-    Hard and bias: the sum. Sharp: the smaller of the sum and lambda times the L2 norm over independent groups
-    (Hoeffding), round a mean that the bias bounds.
-    """
-    magnitude = weight.magnitude.mT
-    if formats.within(radius, 0.0):
-        total = center.abs() @ magnitude
-        return total, total.new_zeros(3, *total.shape)
-    # In one go: the weight is what is large, and read once.
-    total, hard, sharp, bias = (torch.cat((center.abs(), *radius), dim=1) @ magnitude).chunk(4, dim=1)
-    if correlated is None:
-        return total, torch.stack((hard, sharp, sharp))
-    alone = torch.where(correlated.repeated, 0.0, radius[SHARP])
-    if correlated.block == 1:
-        square = _squares(alone, weight.value)
-    else:
-        square = block_sums(alone, weight.magnitude, correlated.block).square().sum(1)
-    together = torch.where(correlated.repeated, radius[SHARP], 0.0)
-    if bool(together.any()):
-        square = square + (together @ magnitude).square()
-    return total, torch.stack((hard, torch.minimum(sharp, LAMBDA * square.sqrt() + bias), bias))
-
-
-def _squares(radius: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """[C, T, N]: the sum of squares of the products of radius [C, T, K] and weight [C, N, K]."""
-    columns = radius.any(1).any(0).nonzero().squeeze(1)
-    if 2 * len(columns) < radius.shape[-1]:
-        radius, weight = radius[..., columns], weight[..., columns]
-    return radius.square() @ weight.square().mT
-
-
 def _kinds(
-    x: Ball, weight: Weight, result: torch.Tensor, grown: torch.Tensor, hard: torch.Tensor, acc: Accumulator
+    x: Ball,
+    weight: Weight,
+    result: torch.Tensor,
+    overflow: torch.Tensor | None,
+    hard: torch.Tensor,
+    acc: Accumulator,
 ) -> torch.Tensor | None:
     """uint8 [C, T, N], or None: what may come out where an operand is not finite, or where a partial sum may pass the
-    largest float32. grown: a bound on every partial sum of any order."""
-    overflow: torch.Tensor | None = None if formats.within(grown, _MAX) else grown > _MAX
+    largest float32. overflow: bool [C, T, N], where that is so in some order; None: nowhere."""
     inside: torch.Tensor | None = None
     if acc.inside is not None:
         inside = tensor_core.overflows(x, weight, acc)

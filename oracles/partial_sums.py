@@ -39,9 +39,9 @@ class PartialSums:
     largest: torch.Tensor
 
     @classmethod
-    def of(cls, looked: Sums, places: Places | slice = slice(None)) -> PartialSums:
-        """Of sums that are added in order and to nearest, everywhere or at some places."""
-        return cls(total=looked.square[places], largest=looked.largest[places])
+    def of(cls, looked: Sums) -> PartialSums:
+        """Of sums that are added in order and to nearest."""
+        return cls(total=looked.square, largest=looked.largest)
 
     def raise_to(self, total: torch.Tensor, largest: torch.Tensor) -> None:
         """Another order: keep the larger of each."""

@@ -17,7 +17,8 @@ from oracles import activations, formats, kinds, quantizers
 from oracles.accumulation import SMALLEST_NORMAL, Weight
 from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded, settle, splits
 from oracles.enclosure import ANY, FINITE, NAN, Enclosure
-from oracles.matmul import Correlation, Undecided, matmul
+from oracles.inherited import Correlation
+from oracles.matmul import Undecided, matmul
 from oracles.numerics import Accumulator, Float, Numerics
 from oracles.problem import Problem
 from strategies.capability import Capability

@@ -32,8 +32,7 @@ def cut(
     a power of two. Sharp radius and bias are the same, and those of what was measured, if it was.
     inherited [3, C, T, N]: what the errors of x make of the sum of magnitudes. looked: the sums, where they are known.
     """
-    core = _core(acc)
-    seen = core if acc.measured is None else _core(acc.measured)
+    core, seen = cores(acc)
     group = acc.group if acc.chain is None else x.shape[-1]
     aligned, results, largest = sums(x, weight, core.columns, group, looked)
     instructions = group // core.columns
@@ -45,12 +44,16 @@ def cut(
         grows = (1 + 2.0**-16) * (1 + accumulation.growth(x.shape[-1], acc, core))
         linear = core.alignment * (core.columns + 1) * (aligned + instructions * inherited)
         linear = linear.add_(core.result * (results + instructions * inherited)).mul_(grows)
-        bits = 2 - math.frexp(max(core.alignment, core.result))[1]
-        count, ulp = grid.small(largest + inherited + linear, bits)
+        count, ulp = grid.small(largest + inherited + linear, quantum_bits(core))
         return torch.minimum(linear, count.mul_(ulp).mul_(2))
 
     hard = bound(core, inherited[HARD])
     return hard, hard if seen == core and acc.chain is None else bound(seen, inherited[SHARP])
+
+
+def quantum_bits(core: TensorCore) -> int:
+    """Of a number, so many bits are no finer than the coarsest quantum that it is cut at."""
+    return 2 - math.frexp(max(core.alignment, core.result))[1]
 
 
 def is_followed(acc: Accumulator) -> bool:
@@ -153,10 +156,8 @@ def sums(
     x: torch.Tensor, weight: Weight, columns: int, group: int, looked: Sums | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(sum over all instructions of a bound on the largest addend, sum of |result|, largest of either), [C, T, N]."""
-    top_x = formats.grouped(x.abs(), columns).amax(-1)
-    top_w = formats.grouped(weight.magnitude, columns).amax(-1)
-    aligned = top_x @ top_w.mT
-    largest = top_x.amax(-1).unsqueeze(-1) * top_w.amax(-1).unsqueeze(-2)
+    aligned, top_x = tops(x, weight, columns)
+    largest = top_x.unsqueeze(-1) * weight.top.unsqueeze(-2)
     if looked is not None:
         return aligned.add_(looked.inner), looked.inner + looked.last, torch.maximum(largest, looked.top)
     results = torch.zeros_like(aligned)
@@ -172,6 +173,14 @@ def sums(
         aligned[..., part] += inner
         largest[..., part] = torch.maximum(largest[..., part], top)
     return aligned, results, largest
+
+
+def tops(x: torch.Tensor, weight: Weight, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sum over all instructions of a bound on the largest product [C, T, N], the largest magnitude of each row of x
+    [C, T])."""
+    top_x = formats.grouped(x.abs(), columns).amax(-1)
+    top_w = formats.grouped(weight.magnitude, columns).amax(-1)
+    return top_x @ top_w.mT, top_x.amax(-1)
 
 
 def _sizes(sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -196,6 +205,12 @@ def overflows(x: Ball, weight: Weight, acc: Accumulator) -> torch.Tensor:
         return possible
     codes = formats.grouped(weight.magnitude, acc.group) / weight.scale.unsqueeze(-1)
     return block_sums(size, codes.flatten(-2), acc.group).amax(1) > _MAX * (1 - 2.0**-20)
+
+
+def cores(acc: Accumulator) -> tuple[TensorCore, TensorCore]:
+    """What is declared, and what was measured if anything was."""
+    core = _core(acc)
+    return core, core if acc.measured is None else _core(acc.measured)
 
 
 def _core(acc: Accumulator) -> TensorCore:

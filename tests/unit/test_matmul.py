@@ -11,7 +11,8 @@ import torch
 from oracles.accumulation import Weight
 from oracles.ball import BIAS, HARD, SHARP, Ball, exact
 from oracles.enclosure import ANY, FINITE, NAN, POS_INF
-from oracles.matmul import Correlation, matmul
+from oracles.inherited import Correlation
+from oracles.matmul import matmul
 from oracles.numerics import Accumulator
 
 F64 = torch.float64
