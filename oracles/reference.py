@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles import activations, formats, kinds, quantizers
+from oracles import activations, formats, kernels, kinds, quantizers
 from oracles.accumulation import SMALLEST_NORMAL, Weight
 from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded, settle, splits
 from oracles.enclosure import ANY, FINITE, NAN, Enclosure
@@ -286,24 +286,47 @@ def _summed(problem: Problem, numerics: Numerics, routes: _Routes, pairs: Ball, 
     are rounded to another dtype are balls of their own.
     """
     tokens, hidden = problem.hidden_states.shape
-    flush_to_zero = numerics.activation.flush_to_zero
-    weights = formats.round_to(routes.weight.double(), numerics.router_weight)[order].unsqueeze(1)
-    special = pairs.kinds is not None or not bool(weights.isfinite().all())
-    terms = _weighted(pairs, order, weights, special, flush_to_zero=flush_to_zero)
+    slots, flush_to_zero = problem.topk_ids.shape[1], numerics.activation.flush_to_zero
+    weights = formats.round_to(routes.weight.double(), numerics.router_weight)
     fused = numerics.weighted == "float32"
-    if not fused:
-        terms = rounded(terms, numerics.weighted, flush_to_zero=numerics.gemm2.flush_to_zero)
-    if terms.kinds is not None:
-        finite = torch.where(terms.kinds == FINITE, terms.center, 0.0)
-        terms = Ball(center=finite, radius=terms.radius, kinds=terms.kinds)
+
+    def products() -> Ball:
+        weight = weights[order].unsqueeze(1)
+        special = pairs.kinds is not None or not bool(weight.isfinite().all())
+        terms = _weighted(pairs, order, weight, special, flush_to_zero=flush_to_zero)
+        return terms if fused else rounded(terms, numerics.weighted, flush_to_zero=numerics.gemm2.flush_to_zero)
+
     counts = torch.bincount(routes.token[order], minlength=tokens)
     slot = torch.arange(max(1, int(counts.max())) if tokens else 1, device=counts.device)
     place = (counts.cumsum(0) - counts).unsqueeze(1) + slot
     place = torch.where(slot < counts.unsqueeze(1), place, len(order))  # one beyond the last: nothing is there
-    step = max(1, _together(counts.device) // (len(slot) * hidden))
     smallest = SMALLEST_NORMAL if flush_to_zero else 2.0**-149
-    sums = [_in_order(terms, part, fused, problem.topk_ids.shape[1], smallest) for part in torch.split(place, step)]
-    return rounded(_joined(sums), problem.scenario.output_dtype, flush_to_zero=flush_to_zero)
+    if fused:
+        row = torch.cat((order, order.new_full((1,), len(pairs.center))))[place]
+        whole = _in_one_pass(pairs, weights, row, fused, slots, smallest)
+    else:
+        terms = products()
+        whole = _in_one_pass(terms, torch.ones_like(weights), place, fused, slots, smallest)
+    if whole is None:
+        terms = products() if fused else terms
+        if terms.kinds is not None:
+            finite = torch.where(terms.kinds == FINITE, terms.center, 0.0)
+            terms = Ball(center=finite, radius=terms.radius, kinds=terms.kinds)
+        step = max(1, _together(counts.device) // (len(slot) * hidden))
+        whole = _joined([_in_order(terms, part, fused, slots, smallest) for part in torch.split(place, step)])
+    return rounded(whole, problem.scenario.output_dtype, flush_to_zero=flush_to_zero)
+
+
+def _in_one_pass(
+    terms: Ball, weights: torch.Tensor, place: torch.Tensor, fused: bool, slots: int, smallest: float
+) -> Ball | None:
+    """`_in_order` of weights [P] times `terms` [P, H] by a kernel; None where these are few or may not be finite."""
+    if terms.kinds is not None or not kernels.worth(terms.center):
+        return None
+    from oracles import reference_triton  # of a package that comes with torch for CUDA alone
+
+    made = reference_triton.in_order(terms.center, terms.radius, weights, place, fused, slots, smallest)
+    return None if made is None else Ball(center=made[0], radius=made[1])
 
 
 def _in_order(terms: Ball, place: torch.Tensor, fused: bool, slots: int, smallest: float) -> Ball:
@@ -365,6 +388,8 @@ def _is_float32(value: torch.Tensor, smallest: float) -> torch.Tensor:
 
 def _joined(answers: list[Ball]) -> Ball:
     """The experts' answers in the order of the sorted pairs, [pairs, H]."""
+    if len(answers) == 1:
+        return answers[0]
     if all(ball.kinds is None for ball in answers):
         out = None
     else:

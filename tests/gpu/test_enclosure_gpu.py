@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 import torch
 
-from oracles import ball, formats, kernels, one_pass, partial_sums, tensor_core
-from oracles.accumulation import Weight
+from oracles import ball, formats, kernels, one_pass, partial_sums, reference, tensor_core
+from oracles.accumulation import SMALLEST_NORMAL, Weight
 from oracles.ball import HARD, Ball
 from oracles.enclosure import FINITE
 from oracles.grouped_mm import GroupedMM
@@ -203,3 +203,47 @@ def test_a_large_ball_that_overflows_gets_kinds(plane: int, value: float) -> Non
     assert there.kinds is not None
     assert torch.equal(here.kinds, there.kinds.cpu())
     assert _same_bits(here.radius[:, :-1], there.radius[:, :-1])
+
+
+def _answers() -> tuple[Ball, torch.Tensor, torch.Tensor]:
+    """(balls [P, H] with P = 1201, weights [P], place [T, 3] with none to three pairs for a token)."""
+    given = _balls(-4, 4)
+    pairs, hidden = 1201, kernels.LARGE // 1201 + 1
+    more = pairs * hidden - len(given.center)
+    center = torch.nn.functional.pad(given.center, (0, more)).view(pairs, hidden)
+    radius = torch.nn.functional.pad(given.radius, (0, more)).view(3, pairs, hidden)
+    generator = torch.Generator().manual_seed(4)
+    weights = torch.rand(pairs, generator=generator).double()
+    weights[::5], weights[1::5] = 0.25, 2.0**-127
+    count = torch.randint(0, 4, (pairs,), generator=generator)
+    slot = torch.arange(3)
+    place = torch.where(slot < count[:, None], count.cumsum(0)[:, None] - count[:, None] + slot, pairs)
+    return Ball(center=center, radius=radius), weights, place.clamp(max=pairs)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("smallest", [SMALLEST_NORMAL, 2.0**-149])
+def test_the_final_sum_of_many_pairs_is_that_of_a_cpu(smallest: float, fused: bool) -> None:
+    """Radii are added in another order."""
+    pairs, weights, place = _answers()
+    flush = smallest == SMALLEST_NORMAL
+    terms = reference._weighted(pairs, torch.arange(len(weights)), weights[:, None], False, flush_to_zero=flush)
+    here = reference._in_order(terms, place, fused, 3, smallest)
+    on_device = Ball(center=pairs.center.cuda(), radius=pairs.radius.cuda())
+    there = reference._in_one_pass(on_device, weights.cuda(), place.cuda(), fused, 3, smallest)
+    assert there is not None
+    assert _same_bits(here.center, there.center)
+    radius = there.radius.cpu()
+    assert torch.equal(radius == 0, here.radius == 0)
+    assert bool((here.radius == 0).any() and (here.radius > 0).any())
+    torch.testing.assert_close(radius, here.radius, rtol=2.0**-50, atol=0.0)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 3.4028234e38])
+def test_a_final_sum_that_may_not_be_finite_is_left_to_the_code_for_it(value: float) -> None:
+    pairs, weights, place = _answers()
+    pairs.center[place[place < len(weights)].max(), -1] = value
+    on_device = Ball(center=pairs.center.cuda(), radius=pairs.radius.cuda())
+    ones = torch.ones_like(weights).cuda()
+    assert reference._in_one_pass(on_device, ones, place.cuda(), True, 3, SMALLEST_NORMAL) is None
+    assert reference._in_one_pass(on_device, ones, place.cuda() * 0, True, 3, SMALLEST_NORMAL) is not None
