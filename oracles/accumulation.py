@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles import formats, partial_sums
+from oracles import formats, kernels, partial_sums
 from oracles.ball import exponent_of, lsb
 from oracles.enclosure import LAMBDA
 from oracles.numerics import Accumulator, TensorCore
@@ -26,8 +26,8 @@ class Weight:
     value: float64 [C, N, K], finite. unit: float64 [C, N], a power of two of which every element of the row is a
     multiple. spread: magnitudes other than 0 may differ by more than 2**16. subnormal: some may be below 2**-126.
     kinds: uint8 [C, N, K], None when all are FINITE (`value` is 0 elsewhere). scale: float64 [C, N, K / 32] block
-    scales, where sums of products are scaled and not the weights, else None. sizes: (magnitude, top), where they came
-    with the value.
+    scales, where sums of products are scaled and not the weights, else None. sizes: the magnitudes and the largest of
+    each `formats.RUN` of a row, where they came with the value.
     """
 
     value: torch.Tensor
@@ -46,7 +46,14 @@ class Weight:
     @functools.cached_property
     def top(self) -> torch.Tensor:
         """float64 [C, N]: the largest magnitude of each row."""
-        return self.magnitude.amax(-1) if self.sizes is None else self.sizes[1]
+        return self.magnitude.amax(-1) if self.sizes is None else self.sizes[1].amax(-1)
+
+    def tops(self, columns: int) -> torch.Tensor:
+        """float64 [C, N, K / columns]: the largest magnitude of each so many columns of a row."""
+        if self.sizes is None or columns % formats.RUN:
+            return formats.grouped(self.magnitude, columns).amax(-1)
+        tops = self.sizes[1]
+        return tops if columns == formats.RUN else formats.grouped(tops, columns // formats.RUN).amax(-1)
 
 
 def growth(columns: int, acc: Accumulator, core: TensorCore | None = None) -> float:
@@ -93,20 +100,26 @@ class Grid:
 
     def __init__(self, x: torch.Tensor, uncertain: torch.Tensor, weight: Weight, acc: Accumulator) -> None:
         """x [C, T, K]; elements that are `uncertain` may have any last place."""
-        places = lsb(x)
         self.smallest = SMALLEST_NORMAL if acc.flush_to_zero else _SMALLEST
-        self.least = torch.where(uncertain, 0.0, places).amin(-1, keepdim=True)
-        """[C, T, 1]: of which all elements of a row of x are multiples."""
+        self.least, self.lowest, self.below = self._places(x, uncertain)
+        """[C, T, 1]: of which all elements of a row of x are multiples. int64 [C, T, 1]: the exponent of the lowest
+        last place that is known. [C, T, BINS + 1]: elements whose last place is under 2**(lowest + b), or unknown, for
+        b = 0, 1 ..."""
+        self._unit = weight.unit
+
+    def _places(self, x: torch.Tensor, uncertain: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if kernels.worth(x):
+            from oracles import rows_triton  # of a package that comes with torch for CUDA alone
+
+            return rows_triton.places(x, uncertain, self.BINS)
+        places = lsb(x)
         live = places.isfinite() & ~uncertain
         exponent = torch.where(live, exponent_of(places), 1 << 12)
-        self.lowest = exponent.amin(-1, keepdim=True)
-        """int64 [C, T, 1]: the exponent of the lowest last place of a row that is known."""
+        lowest = exponent.amin(-1, keepdim=True)
         counts = torch.zeros((*x.shape[:-1], self.BINS + 1), dtype=torch.float64, device=x.device)
         counts[..., 0] = uncertain.sum(-1)
-        counts.scatter_add_(-1, 1 + (exponent - self.lowest).clamp(max=self.BINS - 1), live.to(torch.float64))
-        self.below = counts.cumsum(-1)
-        """[C, T, BINS + 1]: elements whose last place is under 2**(lowest + b), or unknown, for b = 0, 1 ..."""
-        self._unit = weight.unit
+        counts.scatter_add_(-1, 1 + (exponent - lowest).clamp(max=self.BINS - 1), live.to(torch.float64))
+        return torch.where(uncertain, 0.0, places).amin(-1, keepdim=True), lowest, counts.cumsum(-1)
 
     @functools.cached_property
     def fits(self) -> torch.Tensor:
@@ -289,15 +302,23 @@ def is_independent(x: torch.Tensor, ordered: torch.Tensor, group: int) -> torch.
     elements. E4M3 has too few values for more than that. Constant, periodic, one-hot and index-coded rows fail and get
     the hard radius (most are exact anyway). ordered: the magnitudes of x, sorted.
     """
-    groups = formats.grouped(x.abs(), formats.GROUP).sort(-1).values
-    enough = 2 * _distinct(groups) >= (groups != 0).sum(-1)
     if group > 1:
         sizes = formats.grouped(x.abs(), group) @ _places(group, x)
         some = sizes.sort(-1).values
         whole = 2 * _distinct(some) >= (some != 0).sum(-1)
     else:
         whole = 2 * _distinct(ordered) >= (ordered != 0).sum(-1).clamp(max=256)
-    return torch.logical_and(enough.all(-1), whole).unsqueeze(-1)
+    return torch.logical_and(_vary(x), whole).unsqueeze(-1)
+
+
+def _vary(x: torch.Tensor) -> torch.Tensor:
+    """bool [C, T]: rows in each of whose groups of 32 at least half of what is not 0 differs in magnitude."""
+    if kernels.worth(x):
+        from oracles import rows_triton  # of a package that comes with torch for CUDA alone
+
+        return rows_triton.vary(x)
+    groups = formats.grouped(x.abs(), formats.GROUP).sort(-1).values
+    return (2 * _distinct(groups) >= (groups != 0).sum(-1)).all(-1)
 
 
 def _places(group: int, like: torch.Tensor) -> torch.Tensor:

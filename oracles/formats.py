@@ -17,6 +17,8 @@ from oracles import kernels
 
 GROUP = 32
 """Elements under one scale."""
+RUN = 16
+"""Elements that an instruction of a tensor core takes of a row, or a part of them."""
 
 E2M1_MAX = 6.0
 E4M3_MAX = 448.0
@@ -171,7 +173,7 @@ def mxfp4_dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def mxfp4_with_sizes(
     packed: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
-    """(values of `mxfp4_dequantize`, (their magnitudes [..., K], the largest of each row [...])).
+    """(values of `mxfp4_dequantize`, (their magnitudes [..., K], the largest of each `RUN` [..., K / RUN])).
 
     The sizes are None where they would take passes of their own. A scale byte 0xFF makes no largest one.
     """
@@ -179,8 +181,8 @@ def mxfp4_with_sizes(
         return mxfp4_dequantize(packed, scale), None
     from oracles import formats_triton  # of a package that comes with torch for CUDA alone
 
-    value, magnitude, top = formats_triton.mxfp4_with_sizes(packed, scale)
-    return value, (magnitude, top)
+    value, magnitude, tops = formats_triton.mxfp4_with_sizes(packed, scale)
+    return value, (magnitude, tops)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -59,22 +60,23 @@ def _largest(dtype: str) -> float:
 
 
 def mxfp4_with_sizes(packed: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(value, magnitude, largest magnitude of each row), float64 [..., K], [..., K] and [...], of uint8 codes
-    [..., K/2] and E8M0 bytes [..., K/32]. Under a byte 0xFF both are NaN, and the row's largest is not defined."""
+    """(value, magnitude, largest magnitude of each run), float64 [..., K], [..., K] and [..., K/16], of uint8 codes
+    [..., K/2] and E8M0 bytes [..., K/32]. Under a byte 0xFF both are NaN, and the largest is not defined."""
     *rows, half = packed.shape
     value = torch.empty((*rows, 2 * half), dtype=torch.float64, device=packed.device)
-    magnitude, top = torch.empty_like(value), value.new_empty(rows)
-    _dequantize[(top.numel(),)](
+    magnitude, tops = torch.empty_like(value), value.new_empty(*rows, 2 * half // formats.RUN)
+    _dequantize[(math.prod(rows),)](
         packed.contiguous(),
         scale.contiguous(),
         value,
         magnitude,
-        top,
+        tops,
         2 * half,
         group=formats.GROUP,
+        run=formats.RUN,
         block=_ROW_BLOCK,
     )
-    return value, magnitude, top
+    return value, magnitude, tops
 
 
 @triton.jit
@@ -83,9 +85,10 @@ def _dequantize(
     scale: tl.tensor,
     value: tl.tensor,
     magnitude: tl.tensor,
-    top: tl.tensor,
+    tops: tl.tensor,
     columns: tl.tensor,
     group: tl.constexpr,
+    run: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
@@ -93,7 +96,7 @@ def _dequantize(
     scale += row * (columns // group)
     value += row * columns
     magnitude += row * columns
-    largest = tl.zeros((block,), tl.float64)
+    tops += row * (columns // run)
     for first in range(0, columns, block):
         at = first + tl.arange(0, block)
         inside = at < columns
@@ -106,5 +109,5 @@ def _dequantize(
         signed = size.to(tl.int64, bitcast=True) | (code >> 3 & 1) << 63
         tl.store(value + at, signed.to(tl.float64, bitcast=True), mask=inside)
         tl.store(magnitude + at, size, mask=inside)
-        largest = tl.maximum(largest, size)
-    tl.store(top + row, tl.max(largest))
+        ran = first // run + tl.arange(0, block // run)
+        tl.store(tops + ran, tl.max(tl.reshape(size, (block // run, run)), 1), mask=ran * run < columns)

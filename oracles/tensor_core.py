@@ -179,8 +179,7 @@ def tops(x: torch.Tensor, weight: Weight, columns: int) -> tuple[torch.Tensor, t
     """(sum over all instructions of a bound on the largest product [C, T, N], the largest magnitude of each row of x
     [C, T])."""
     top_x = formats.grouped(x.abs(), columns).amax(-1)
-    top_w = formats.grouped(weight.magnitude, columns).amax(-1)
-    return top_x @ top_w.mT, top_x.amax(-1)
+    return top_x @ weight.tops(columns).mT, top_x.amax(-1)
 
 
 def _sizes(sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The kernel of `oracles.epilogue` gives the radii that are computed pass by pass otherwise, to the bit."""
+"""Kernels around a GEMM give what is computed pass by pass otherwise, to the bit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from oracles import epilogue, formats, one_pass
+from oracles import accumulation, epilogue, formats, kernels, one_pass
 from oracles.accumulation import Weight
 from oracles.ball import Ball, exact
 from oracles.cutlass_sm90 import PATH
@@ -96,3 +96,22 @@ def test_it_is_for_groups_in_a_tensor_core_that_is_not_followed() -> None:
     assert not epilogue.applies(Accumulator(rounding="truncate", chain=core, unit_roundoff=2.0**-23))
     known = dataclasses.replace(DECLARED, inside=dataclasses.replace(core, exactly=True))
     assert not epilogue.applies(dataclasses.replace(DECLARED, measured=known))
+
+
+@pytest.mark.parametrize("columns", [32, 1056, 4128])
+def test_rows_are_told_the_same(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator("cuda").manual_seed(columns)
+    weight = _weight(3, 5, columns, (115, 119), generator)
+    for name, x in _contents((3, 50, columns), generator).items():
+        x[0, 0], x[0, 1, ::3], x[1, 0], x[1, 1, :32] = 0.0, -0.0, 7.25, -3.0
+        for share in (0.0, 0.1, 1.0):
+            uncertain = torch.rand(x.shape, generator=generator, device="cuda") < share
+            uncertain[2, 7] = False
+            told = []
+            for least in (0, x.numel() + 1):
+                monkeypatch.setattr(kernels, "LARGE", least)
+                grid = accumulation.Grid(x, uncertain, weight, DECLARED)
+                rows = accumulation.is_independent(x, x.abs().sort(-1).values, 32)
+                told.append((grid.least, grid.lowest, grid.below, rows))
+            for once, passes in zip(*told, strict=True):
+                assert torch.equal(once, passes), name
