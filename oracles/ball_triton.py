@@ -62,7 +62,7 @@ def _rounded(
 ) -> None:
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = at < count
-    plane = count.to(tl.int64)
+    plane = tl.cast(count, tl.int64)
     given = tl.load(center + at, mask=inside, other=0.0)
     hard = tl.load(radius + at, mask=inside, other=0.0)
     near = formats_triton.rounded(given, dtype)

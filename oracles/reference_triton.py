@@ -31,7 +31,6 @@ def in_order(
     (rows, hidden), (tokens, places) = center.shape, place.shape
     out, out_radius = center.new_empty(tokens, hidden), center.new_empty(3, tokens, hidden)
     over = torch.zeros(1, dtype=torch.int32, device=center.device)
-    u = formats.UNIT_ROUNDOFF["float32"]
     _in_order[(tokens, triton.cdiv(hidden, _BLOCK))](
         center,
         radius,
@@ -44,12 +43,11 @@ def in_order(
         hidden,
         tokens,
         places,
+        slots,
         fused=fused,
         smallest=smallest,
         flush_to_zero=smallest == SMALLEST_NORMAL,
-        u=u,
-        grows=1 + 4 * slots * u,
-        lost=2 * slots * smallest,
+        u=formats.UNIT_ROUNDOFF["float32"],
         largest=formats.MAX_FINITE["float32"],
         block=_BLOCK,
         enable_fp_fusion=False,  # a product that is not rounded before it is added changes the sum's bits
@@ -70,19 +68,18 @@ def _in_order(
     hidden: tl.tensor,
     tokens: tl.tensor,
     places: tl.tensor,
+    slots: tl.tensor,
     fused: tl.constexpr,
     smallest: tl.constexpr,
     flush_to_zero: tl.constexpr,
     u: tl.constexpr,
-    grows: tl.constexpr,
-    lost: tl.constexpr,
     largest: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * block + tl.arange(0, block)
     inside = column < hidden
-    plane = rows.to(tl.int64) * hidden
+    plane = tl.cast(rows, tl.int64) * hidden
     total = tl.zeros((block,), tl.float64)
     size, hard, sharp, passed = total, total, total, total
     is_exact = inside | True
@@ -104,12 +101,14 @@ def _in_order(
             is_exact &= _is_float32(product, smallest) & _is_float32(total, smallest) & (of_hard == 0)
             if slot > 0:
                 passed += tl.abs(total)
+    grows = 1 + tl.cast(slots, tl.float64) * (4 * u)
+    lost = tl.cast(slots, tl.float64) * (2 * smallest)
     fits = (size + hard) * grows <= largest
     if tl.min(fits.to(tl.int32)) == 0:
         tl.store(over, 1)
     rounding = u * (size + passed if fused else passed)
     at = token * hidden + column
-    plane = tokens.to(tl.int64) * hidden
+    plane = tl.cast(tokens, tl.int64) * hidden
     tl.store(out + at, total, mask=inside)
     tl.store(out_radius + at, tl.where(is_exact, 0.0, hard * grows + 2 * rounding + lost), mask=inside)
     tl.store(out_radius + plane + at, tl.where(is_exact, 0.0, sharp * grows + 2 * rounding + lost), mask=inside)

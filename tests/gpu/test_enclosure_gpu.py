@@ -223,14 +223,16 @@ def _answers() -> tuple[Ball, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("smallest", [SMALLEST_NORMAL, 2.0**-149])
-def test_the_final_sum_of_many_pairs_is_that_of_a_cpu(smallest: float, fused: bool) -> None:
+@pytest.mark.parametrize("slots", [1, 3])
+def test_the_final_sum_of_many_pairs_is_that_of_a_cpu(slots: int, smallest: float, fused: bool) -> None:
     """Radii are added in another order."""
     pairs, weights, place = _answers()
+    place = place[:, :slots]
     flush = smallest == SMALLEST_NORMAL
     terms = reference._weighted(pairs, torch.arange(len(weights)), weights[:, None], False, flush_to_zero=flush)
-    here = reference._in_order(terms, place, fused, 3, smallest)
+    here = reference._in_order(terms, place, fused, slots, smallest)
     on_device = Ball(center=pairs.center.cuda(), radius=pairs.radius.cuda())
-    there = reference._in_one_pass(on_device, weights.cuda(), place.cuda(), fused, 3, smallest)
+    there = reference._in_one_pass(on_device, weights.cuda(), place.cuda(), fused, slots, smallest)
     assert there is not None
     assert _same_bits(here.center, there.center)
     radius = there.radius.cpu()
