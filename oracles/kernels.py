@@ -10,8 +10,8 @@ import logging
 import torch
 
 LARGE = 1 << 19
-"""Elements from which a kernel is worth its loading, in each process anew: a Kimi-K3 rank has as many at 128 tokens, and
-few scenarios of a campaign do."""
+"""Elements from which a kernel is worth its loading, in each process anew: a Kimi-K3 rank has as many at 128 tokens,
+and few scenarios of a campaign do."""
 
 _log = logging.getLogger(__name__)
 
