@@ -241,8 +241,8 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
     least = float(low.amin()) if low.numel() else 1.0
     if least < SMALLEST_NORMAL:
         tiny = torch.where(low < SMALLEST_NORMAL, (size + radius).clamp(max=SMALLEST_NORMAL), 0.0)
-        if bool(tiny.any()):
-            lost = lost + tiny @ weight.magnitude.mT
+        product = of_few_rows(tiny, weight.magnitude)
+        lost = lost if product is None else lost + product
     if weight.subnormal:
         below = torch.where(weight.magnitude < SMALLEST_NORMAL, weight.magnitude, 0.0)
         lost = lost + (size + radius) @ below.mT
@@ -254,6 +254,19 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
             groups = formats.grouped(small, acc.group).any(-1).to(x.dtype)
             lost = lost + SMALLEST_NORMAL * acc.group // acc.inside.columns * (groups @ weight.scale.mT)
     return lost
+
+
+def of_few_rows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor | None:
+    """x [C, T, K] times w^T of [C, N, K], for an x that is 0 in most rows; None where it is in all."""
+    live = x.any(-1)
+    most = int(live.sum(-1).max()) if live.numel() else 0
+    if not most:
+        return None
+    if 2 * most > x.shape[1]:
+        return x @ w.mT
+    rows = live.sort(-1, descending=True).indices[:, :most].unsqueeze(-1)
+    product = x.gather(1, rows.expand(-1, -1, x.shape[2])) @ w.mT
+    return x.new_zeros(*x.shape[:2], w.shape[1]).scatter_(1, rows.expand(-1, -1, w.shape[1]), product)
 
 
 class Stagnation:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from oracles import formats
-from oracles.accumulation import Weight
+from oracles.accumulation import Weight, of_few_rows
 from oracles.ball import HARD, SHARP
 from oracles.enclosure import LAMBDA
 from oracles.partial_sums import block_sums
@@ -77,10 +77,8 @@ def inherit(center: torch.Tensor, radius: torch.Tensor, weight: Weight, correlat
         squares = _squares(alone, weight.value)
     else:
         squares = block_sums(alone, weight.magnitude, correlated.block).square().sum(1)
-    together = torch.where(correlated.repeated, radius[SHARP], 0.0)
-    if bool(together.any()):
-        squares = squares + (together @ magnitude).square()
-    return Inherited(sums=sums, squares=squares)
+    together = of_few_rows(torch.where(correlated.repeated, radius[SHARP], 0.0), weight.magnitude)
+    return Inherited(sums=sums, squares=squares if together is None else squares + together.square())
 
 
 def _squares(radius: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

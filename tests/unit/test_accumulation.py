@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Iterable
 from fractions import Fraction
 
 import pytest
@@ -192,6 +193,16 @@ def test_truncation_leaves_its_operands_alone() -> None:
     copy = w.clone()
     sharp_of(x, w, Accumulator(rounding="truncate"))
     assert torch.equal(w, copy)
+
+
+@pytest.mark.parametrize("rows", [(), (3,), (0, 5, 6), range(9)])
+def test_a_product_of_few_rows(rows: Iterable[int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.zeros(2, 9, 32, dtype=F64), torch.randint(-9, 9, (2, 5, 32), generator=generator).double()
+    for row in rows:
+        x[1, row] = torch.randint(-9, 9, (32,), generator=generator).double()
+    product = accumulation.of_few_rows(x, w)
+    assert product is None if not x.any() else torch.equal(product, x @ w.mT)
 
 
 @pytest.mark.parametrize("group", [1, 32])
