@@ -8,12 +8,14 @@ import pytest
 import simulate
 import torch
 
+from oracles import epilogue, one_pass
 from oracles.accumulation import Weight
 from oracles.ball import BIAS, HARD, SHARP, Ball, exact
 from oracles.enclosure import ANY, FINITE, NAN, POS_INF
 from oracles.inherited import Correlation
 from oracles.matmul import matmul
-from oracles.numerics import Accumulator
+from oracles.numerics import Accumulator, TensorCore
+from oracles.one_pass import Sums
 
 F64 = torch.float64
 
@@ -61,6 +63,36 @@ def test_elements_that_are_zero_but_uncertain_still_round() -> None:
     x = ball_of(torch.zeros(1, 32), 1.0)
     acc = Accumulator(unit_roundoff=2.0**-4, exact_bits=4)
     assert matmul(x, weight_of(torch.ones(1, 32), unit=1.0), acc).radius[HARD].item() > 40
+
+
+def _sums(x: torch.Tensor, w: torch.Tensor, _: Accumulator) -> Sums:
+    """In groups of 32, of instructions of 16: written out."""
+    steps = torch.stack([x[..., k : k + 16] @ w[..., k : k + 16].mT for k in range(0, x.shape[-1], 16)])
+    first, second = steps[::2], steps[::2] + steps[1::2]
+    after = second.cumsum(0)
+    return Sums(
+        result=after[-1],
+        inner=first.abs().sum(0),
+        last=second.abs().sum(0),
+        top=torch.maximum(first.abs(), second.abs()).amax(0),
+        square=after.square().sum(0),
+        largest=after.abs().amax(0),
+    )
+
+
+def test_sums_that_are_known_are_looked_at_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = exact(torch.randn(1, 5, 512, generator=generator).bfloat16().double())
+    w = weight_of(torch.randint(-12, 13, (40, 512), generator=generator) * 2.0**-3, unit=2.0**-3)
+    acc = Accumulator(group=32, inside=TensorCore())
+    everywhere = matmul(x, w, acc)
+    nowhere = matmul(x, w, acc, undecided=lambda center, _: torch.zeros_like(center, dtype=torch.bool))
+    monkeypatch.setattr(one_pass, "look", _sums)
+    monkeypatch.setattr(epilogue, "applies", lambda _: False)  # that one is for a GPU
+    known = matmul(x, w, acc, undecided=lambda center, _: torch.zeros_like(center, dtype=torch.bool))
+    torch.testing.assert_close(known.radius, everywhere.radius, rtol=1e-12, atol=0)
+    assert bool((known.radius[SHARP] < nowhere.radius[SHARP]).all())
+    assert bool((known.radius[BIAS] <= nowhere.radius[BIAS]).all())
 
 
 def test_independent_errors_add_in_squares_and_their_bias_linearly() -> None:
