@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from oracles import formats, hashing
+from oracles.kept import Kept
 from strategies.scenario import GROUP, Scenario
 
 # Streams of the hash; `oracles.routing` has the others.
@@ -44,14 +45,15 @@ def hidden(
 
 
 def weight(
-    scenario: Scenario, name: Literal["w13", "w2"], device: torch.device, given: Given
+    scenario: Scenario, name: Literal["w13", "w2"], device: torch.device, given: Given, kept: Kept | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(packed [E_local, N, K/2], scale [E_local, N, K/32]), both uint8.
 
     Rules: integer, sparse 0, +-1, +-2 with scale 1; index, codes in a pattern that tells experts, rows and columns
     apart; all others, any code. Scale bytes, but for the integer rule, from [scale_low, scale_high].
+    kept: where to look for what the rule made before. The tensors are the caller's own all the same.
     """
-    return _Maker(scenario, device, given).weight(name)
+    return _Maker(scenario, device, given).weight(name, kept)
 
 
 def biases(scenario: Scenario, device: torch.device, given: Given) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -133,8 +135,13 @@ class _Maker:
 
     # --- weights ---------------------------------------------------------------------------------------------------
 
-    def weight(self, name: Literal["w13", "w2"]) -> tuple[torch.Tensor, torch.Tensor]:
-        packed, scale = self._drawn(name) if name not in self.given else self._given(name)
+    def weight(self, name: Literal["w13", "w2"], kept: Kept | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if name in self.given:
+            packed, scale = self._given(name)
+        elif kept is None:
+            packed, scale = self._drawn(name)
+        else:
+            packed, scale = (tensor.clone() for tensor in self._kept(name, kept))
         scenario = self.scenario
         for edit in self.values.edits:
             if edit.tensor == f"{name}_scale" and isinstance(edit.value, int):
@@ -145,6 +152,12 @@ class _Maker:
 
     def _given(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         return self.given[name], self.given[f"{name}_scale"].clone()
+
+    def _kept(self, name: Literal["w13", "w2"], kept: Kept) -> tuple[torch.Tensor, torch.Tensor]:
+        scenario, values = self.scenario, self.values
+        rule = (values.rule, values.seed, values.scale_low, values.scale_high)
+        place = (scenario.first_expert, scenario.experts_local, scenario.shape.hidden, self._own)
+        return kept.of(name, (self.device, rule, place), (), lambda: self._drawn(name))
 
     def _drawn(self, name: Literal["w13", "w2"]) -> tuple[torch.Tensor, torch.Tensor]:
         scenario = self.scenario

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from oracles import captures, content, routing
+from oracles.kept import Kept
 from strategies.scenario import Scenario, Situ, SwigluOai, expert_factor
 
 
@@ -118,14 +119,17 @@ class Problem:
         return replace(self, activation=replace(self.activation, **moved(self.activation)), **moved(self))
 
 
-def build(scenario: Scenario, device: torch.device | str = "cpu") -> Problem:
-    """Make the tensors of `scenario` on `device`. Raises what `captures.taken` does for what it has of a recording."""
+def build(scenario: Scenario, device: torch.device | str = "cpu", kept: Kept | None = None) -> Problem:
+    """Make the tensors of `scenario` on `device`. Raises what `captures.taken` does for what it has of a recording.
+
+    kept: where weights that were drawn before are looked for; a problem's tensors are its own in any case.
+    """
     device = torch.device(device)
     given = captures.taken(scenario, device)
     hidden_states, hidden_q, hidden_scale = content.hidden(scenario, device, given)
     topk_ids, topk_weights = routing.route(scenario, device, given)
-    w13, w13_scale = content.weight(scenario, "w13", device, given)
-    w2, w2_scale = content.weight(scenario, "w2", device, given)
+    w13, w13_scale = content.weight(scenario, "w13", device, given, kept)
+    w2, w2_scale = content.weight(scenario, "w2", device, given, kept)
     w13_bias, w2_bias = content.biases(scenario, device, given)
     return Problem(
         scenario=captures.described(scenario),

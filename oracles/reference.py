@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,11 +19,12 @@ from oracles.accumulation import SMALLEST_NORMAL, Weight
 from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded, settle, splits
 from oracles.enclosure import ANY, FINITE, NAN, Enclosure
 from oracles.inherited import Correlation
+from oracles.kept import Kept
 from oracles.matmul import Undecided, matmul
 from oracles.numerics import Accumulator, Float, Numerics
-from oracles.problem import Problem
+from oracles.problem import ActivationParams, Problem
 from strategies.capability import Capability
-from strategies.scenario import Scenario
+from strategies.scenario import OutputDtype, Scenario
 
 _U = 2.0**-24
 """Unit roundoff of float32."""
@@ -32,10 +34,13 @@ _BYTES = 192
 """On a GPU: of its memory for each of them, all that is made of them included, with half of it to spare."""
 
 
-def enclose(problem: Problem, numerics: Numerics) -> Enclosure:
-    """What an implementation with `numerics` may answer to `problem`. See `Enclosure`."""
+def enclose(problem: Problem, numerics: Numerics, kept: Kept | None = None) -> Enclosure:
+    """What an implementation with `numerics` may answer to `problem`. See `Enclosure`.
+
+    kept: where the experts' answers to the same rows are looked for, of problems that differ in what comes after them.
+    """
     routes = _Routes(problem)
-    answers = [_experts(problem, numerics, part) for part in routes.parts(problem)]
+    answers = [_answers(problem, numerics, part, kept) for part in routes.parts(problem)]
     return _finalize(problem, numerics, routes, answers)
 
 
@@ -114,29 +119,79 @@ def _together(device: torch.device) -> int:
     return int(whole * torch.cuda.get_per_process_memory_fraction(device)) // _BYTES
 
 
-def _experts(problem: Problem, numerics: Numerics, part: _Part) -> Ball:
+@dataclass(frozen=True, kw_only=True)
+class _Experts:
+    """Some experts C and their tokens, and all that their answers depend on besides the Numerics.
+
+    x: [C, T, H]. live: bool [C, T]. w13, w2 and biases as in `Problem`, of these experts; activation likewise.
+    """
+
+    x: torch.Tensor
+    live: torch.Tensor
+    w13: torch.Tensor
+    w13_scale: torch.Tensor
+    w2: torch.Tensor
+    w2_scale: torch.Tensor
+    w13_bias: torch.Tensor | None
+    w2_bias: torch.Tensor | None
+    activation: ActivationParams
+    output_dtype: OutputDtype
+
+    @classmethod
+    def of(cls, problem: Problem, part: _Part) -> _Experts:
+        def own(tensors: object, *names: str) -> dict[str, Any]:
+            found = ((name, getattr(tensors, name)) for name in names)
+            return {name: None if tensor is None else tensor[part.experts] for name, tensor in found}
+
+        parameters = own(problem.activation, "alpha", "beta", "limit", "linear_beta")
+        return cls(
+            x=problem.hidden_states[part.tokens],
+            live=part.live,
+            **own(problem, "w13", "w13_scale", "w2", "w2_scale", "w13_bias", "w2_bias"),
+            activation=ActivationParams(kind=problem.activation.kind, **parameters),
+            output_dtype=problem.scenario.output_dtype,
+        )
+
+    @property
+    def tensors(self) -> list[torch.Tensor | None]:
+        parts = (*vars(self).values(), *vars(self.activation).values())
+        return [part for part in parts if part is None or isinstance(part, torch.Tensor)]
+
+
+def _answers(problem: Problem, numerics: Numerics, part: _Part, kept: Kept | None) -> Ball:
     """The experts' answers to their pairs, [pairs, H], as they enter the final sum."""
+    experts = _Experts.of(problem, part)
+    if kept is None:
+        return _answered(experts, numerics)
+    # By their shapes other rows and experts are told apart sooner than by their bits.
+    key = (numerics, experts.output_dtype, experts.activation.kind, experts.x.shape, experts.w2.shape)
+    return kept.of("experts", key, experts.tensors, lambda: _answered(experts, numerics))
+
+
+def _answered(experts: _Experts, numerics: Numerics) -> Ball:
+    """Both GEMMs, and what is between them."""
     steps = (numerics.gemm1_output, numerics.intermediate, numerics.gemm2_output)
-    first, between, second = (problem.scenario.output_dtype if step == "output" else step for step in steps)
-    x = exact(problem.hidden_states[part.tokens].double())
+    first, between, second = (experts.output_dtype if step == "output" else step for step in steps)
+    x = exact(experts.x.double())
     x = quantizers.apply(x, numerics.hidden_quantizer)
-    w13 = _dequantized(problem.w13[part.experts], problem.w13_scale[part.experts], numerics)
-    raw = matmul(x, w13, numerics.gemm1, undecided=_undecided(problem.w13_bias, part, numerics, first))
-    h = _biased_and_rounded(raw, problem.w13_bias, part, numerics, numerics.gemm1, first)
+    w13 = _dequantized(experts.w13, experts.w13_scale, numerics)
+    raw = matmul(x, w13, numerics.gemm1, undecided=_undecided(experts.w13_bias, numerics, first))
+    h = _biased_and_rounded(raw, experts.w13_bias, numerics, numerics.gemm1, first)
     inner = h.center.shape[-1] // 2
     gate, up = _columns(h, slice(0, inner)), _columns(h, slice(inner, None))
-    a = activations.apply(problem.activation, part.experts, gate, up, numerics.activation)
+    own = torch.arange(len(experts.w13), device=x.center.device)
+    a = activations.apply(experts.activation, own, gate, up, numerics.activation)
     a = rounded(a, between, flush_to_zero=numerics.activation.flush_to_zero)
     a = quantizers.apply(a, numerics.intermediate_quantizer)
-    w2 = _dequantized(problem.w2[part.experts], problem.w2_scale[part.experts], numerics)
+    w2 = _dequantized(experts.w2, experts.w2_scale, numerics)
     block = 1 if numerics.intermediate_quantizer == "none" else formats.GROUP
     correlated = Correlation(repeated=_repeated(raw, a), block=block)
-    y = matmul(a, w2, numerics.gemm2, correlated, _undecided(problem.w2_bias, part, numerics, second))
-    y = _biased_and_rounded(y, problem.w2_bias, part, numerics, numerics.gemm2, second)
+    y = matmul(a, w2, numerics.gemm2, correlated, _undecided(experts.w2_bias, numerics, second))
+    y = _biased_and_rounded(y, experts.w2_bias, numerics, numerics.gemm2, second)
     return Ball(
-        center=y.center[part.live],
-        radius=y.radius[:, part.live],
-        kinds=None if y.kinds is None else y.kinds[part.live],
+        center=y.center[experts.live],
+        radius=y.radius[:, experts.live],
+        kinds=None if y.kinds is None else y.kinds[experts.live],
     )
 
 
@@ -170,15 +225,15 @@ def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) 
 
 
 def _biased_and_rounded(
-    ball: Ball, bias: torch.Tensor | None, part: _Part, numerics: Numerics, acc: Accumulator, dtype: Float
+    ball: Ball, bias: torch.Tensor | None, numerics: Numerics, acc: Accumulator, dtype: Float
 ) -> Ball:
-    """Add the experts' bias [E_local, N] in float32, and round a GEMM's result to `dtype`, in the declared order."""
+    """Add the experts' bias [C, N] in float32, and round a GEMM's result to `dtype`, in the declared order."""
 
     def biased(ball: Ball, dtype: Float) -> Ball:
         """One addition is monotone: it can be applied to both ends."""
         if bias is None:
             return ball
-        term = bias[part.experts].double().unsqueeze(1)
+        term = bias.double().unsqueeze(1)
         shifted = Ball(center=ball.center + term, radius=ball.radius, kinds=ball.kinds)
         return rounded(shifted, dtype, flush_to_zero=numerics.activation.flush_to_zero)
 
@@ -189,14 +244,14 @@ def _biased_and_rounded(
     return ball if numerics.bias_before_rounding else biased(ball, numerics.biased)
 
 
-def _undecided(bias: torch.Tensor | None, part: _Part, numerics: Numerics, dtype: Float) -> Undecided | None:
+def _undecided(bias: torch.Tensor | None, numerics: Numerics, dtype: Float) -> Undecided | None:
     """Whether `_biased_and_rounded` gives one value only, as it mostly does."""
     if dtype == "float32":
         return None
 
     def undecided(center: torch.Tensor, hard: torch.Tensor) -> torch.Tensor:
         if bias is not None and numerics.bias_before_rounding:
-            center = center + bias[part.experts].double().unsqueeze(1)
+            center = center + bias.double().unsqueeze(1)
         return splits(center, hard, dtype)
 
     return undecided

@@ -32,6 +32,7 @@ from difftest.judging.outcome import Rate
 from difftest.judging.poison import fill_free_memory, poisoned
 from oracles.base import capability_of
 from oracles.enclosure import ANY, FINITE, Enclosure
+from oracles.kept import KEPT
 from oracles.problem import Problem
 from oracles.reference import enclose
 from strategies.capability import Capability
@@ -103,7 +104,7 @@ class Subject:
     def enclosed(self, problem: Problem, oracle: Guarded) -> Enclosure:
         """What a right implementation with the numerics of `oracle` may answer to `problem`."""
         with self.spans.measure("reference"):
-            return enclose(problem, oracle.numerics)
+            return enclose(problem, oracle.numerics, KEPT)
 
     @cached_property
     def local(self) -> torch.Tensor:

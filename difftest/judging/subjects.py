@@ -9,6 +9,7 @@ import torch
 from difftest.judging.checks import CHECKS, Check, Subject
 from difftest.router.subject import ROUTER_CHECKS, RouterSubject
 from oracles import problem, router_problem
+from oracles.kept import KEPT
 from oracles.problem import Problem
 from oracles.router_problem import RouterProblem
 from strategies.plain import AnyScenario
@@ -24,7 +25,7 @@ def build(scenario: AnyScenario, device: torch.device) -> AnyProblem:
     if isinstance(scenario, RouterScenario):
         return router_problem.build(scenario, device)
     assert isinstance(scenario, Scenario)  # the only other kind
-    return problem.build(scenario, device)
+    return problem.build(scenario, device, KEPT)
 
 
 def checks_of(scenario: AnyScenario) -> Mapping[str, Check]:

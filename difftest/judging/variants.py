@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from oracles.kept import same_bytes
 from oracles.problem import Problem, build
 from oracles.router_problem import RouterProblem
 from strategies.scenario import (
@@ -43,7 +44,7 @@ def clone_tensors(problem: Problem | RouterProblem) -> dict[str, torch.Tensor]:
 
 def changed_tensors(problem: Problem | RouterProblem, before: dict[str, torch.Tensor]) -> list[str]:
     """Fields of `problem` that are not what they were, to the bit."""
-    return [name for name, tensor in tensors(problem).items() if not _same_bytes(tensor, before[name])]
+    return [name for name, tensor in tensors(problem).items() if not same_bytes(tensor, before[name])]
 
 
 def with_tensors(problem: _P, given: dict[str, torch.Tensor]) -> _P:
@@ -56,12 +57,6 @@ def with_tensors(problem: _P, given: dict[str, torch.Tensor]) -> _P:
     if isinstance(problem, Problem):
         outer["activation"] = replace(problem.activation, **inner)
     return replace(problem, **outer)
-
-
-def _same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    return torch.equal(first.reshape(-1).view(torch.uint8), second.reshape(-1).view(torch.uint8))
 
 
 def take_rows(problem: Problem, index: torch.Tensor) -> Problem:

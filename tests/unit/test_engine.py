@@ -24,6 +24,7 @@ from difftest.judging.trial import Done, InProcess
 from oracles.base import OracleNotFound
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import Prepared
+from oracles.kept import Kept
 from oracles.numerics import Numerics
 from oracles.problem import Problem, build
 from oracles.reference import Reference, enclose
@@ -237,7 +238,7 @@ def test_a_race_is_one_bucket_whichever_check_sees_it() -> None:
 def sharp_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sharp radius is 0, the hard one wide: every difference is implausible."""
 
-    def altered(problem: Problem, numerics: Numerics) -> Enclosure:
+    def altered(problem: Problem, numerics: Numerics, _kept: Kept) -> Enclosure:
         center = enclose(problem, numerics).center
         return replace(enclose(problem, numerics), hard=center.abs() + 10.0, sharp=torch.zeros_like(center))
 

@@ -396,14 +396,10 @@ def test_weights_that_no_dtype_holds_are_zero_beside_their_kinds() -> None:
 
 # --- biases and roundings --------------------------------------------------------------------------------------------
 
-PART = reference._Part(
-    experts=torch.tensor([0]), live=torch.ones(1, 1, dtype=torch.bool), tokens=torch.zeros(1, 1, dtype=torch.int64)
-)
-
 
 def after_gemm(value: Ball, bias: float | None, dtype: Any, numerics: Numerics, acc: Accumulator | None = None) -> Ball:
     held = None if bias is None else torch.tensor([[bias]])
-    return reference._biased_and_rounded(value, held, PART, numerics, acc or Accumulator(), dtype)
+    return reference._biased_and_rounded(value, held, numerics, acc or Accumulator(), dtype)
 
 
 def test_the_accumulator_is_float32_already() -> None:
