@@ -278,7 +278,7 @@ class Stagnation:
     """
 
     def __init__(self, x: torch.Tensor, weight: Weight) -> None:
-        self.ordered = x.abs().sort(-1).values
+        self.ordered = _sorted(x.abs())
         """[C, T, K]: the magnitudes of x, sorted."""
         self.before = torch.nn.functional.pad(self.ordered.cumsum(-1), (1, 0))
         """[C, T, K + 1]: the sum of the 0, 1 ... smallest of them."""
@@ -303,6 +303,15 @@ class Stagnation:
             small, number = (value.unsqueeze(-2) for value in self.under)
             lost = lost + torch.minimum(self.ordered[..., -1:] * small, ulp / 2 * number)
         return lost
+
+
+def _sorted(value: torch.Tensor) -> torch.Tensor:
+    """Along the last axis. A GPU sorts digit by digit: numbers that fit 16 bits in a quarter of the time."""
+    if value.is_cuda and value.numel() >= kernels.LARGE:
+        short = value.bfloat16()
+        if torch.equal(short.double(), value):
+            return short.sort(-1).values.double()
+    return value.sort(-1).values
 
 
 def is_independent(x: torch.Tensor, ordered: torch.Tensor, group: int) -> torch.Tensor:

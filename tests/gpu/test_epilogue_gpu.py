@@ -111,7 +111,8 @@ def test_rows_are_told_the_same(columns: int, monkeypatch: pytest.MonkeyPatch) -
             for least in (0, x.numel() + 1):
                 monkeypatch.setattr(kernels, "LARGE", least)
                 grid = accumulation.Grid(x, uncertain, weight, DECLARED)
-                rows = accumulation.is_independent(x, x.abs().sort(-1).values, 32)
-                told.append((grid.least, grid.lowest, grid.below, rows))
+                ordered = accumulation.Stagnation(x, weight).ordered
+                rows = accumulation.is_independent(x, ordered, 32)
+                told.append((grid.least, grid.lowest, grid.below, ordered, rows))
             for once, passes in zip(*told, strict=True):
                 assert torch.equal(once, passes), name
