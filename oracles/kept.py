@@ -80,6 +80,11 @@ class Kept:
                 del self._entries[0]
         return made
 
+    def forget(self) -> None:
+        """Keep none of what is kept, and count anew."""
+        self._entries.clear()
+        self.asked.clear()
+
 
 def _bytes(of: object) -> int:
     """Of all tensors in it, a dataclass or a sequence of such."""

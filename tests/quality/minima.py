@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from difftest.engine import Engine
+from difftest.judging.outcome import Outcome
 from difftest.options import shards_of, share_of
 from difftest.shrinking.shrink import Shrinker, Shrunk
 from difftest.stream import Enough, Stream
@@ -182,9 +183,9 @@ MINIMA: dict[str, Minimum] = {
 }
 
 
-def hunt(name: str, seed: int) -> tuple[int, Shrunk, int]:
-    """As a campaign does: draw until the minimum's bucket is seen, then shrink it. Returns the scenarios drawn, what it
-    was shrunk to, and the real runs of shrinking."""
+def found(name: str, seed: int) -> tuple[int, Engine, Outcome, Stream]:
+    """As a campaign does: draw until the minimum's bucket is seen. Returns the scenarios drawn, the engine that ran
+    them, the finding, and the stream that drew it."""
     minimum = MINIMA[name]
     engine = Engine(FAULTS[name].oracle())
     count, first = 0, None
@@ -192,9 +193,9 @@ def hunt(name: str, seed: int) -> tuple[int, Shrunk, int]:
     def visit(scenario: Scenario) -> None:
         nonlocal count, first
         count += 1
-        found = [o for o in engine.check(scenario).findings if (o.check, o.kind) == (minimum.check, minimum.kind)]
-        if found:
-            first = found[0]
+        seen = [o for o in engine.check(scenario).findings if (o.check, o.kind) == (minimum.check, minimum.kind)]
+        if seen:
+            first = seen[0]
             raise Enough
 
     for shard in range(shards_of(BUDGET)):
@@ -203,7 +204,13 @@ def hunt(name: str, seed: int) -> tuple[int, Shrunk, int]:
         )
         stream.each(visit)
         if first is not None:
-            before = engine.runs
-            shrunk = Shrinker(engine, first, lambda *_: None).shrink(stream)
-            return count, shrunk, engine.runs - before
+            return count, engine, first, stream
     raise AssertionError(f"{name}: {minimum.check}/{minimum.kind} not found in {count} scenarios of seed {seed}")
+
+
+def hunt(name: str, seed: int) -> tuple[int, Shrunk, int]:
+    """Find it, then shrink it. Returns the scenarios drawn, what it was shrunk to, and the real runs of shrinking."""
+    count, engine, first, stream = found(name, seed)
+    before = engine.runs
+    shrunk = Shrinker(engine, first, lambda *_: None).shrink(stream)
+    return count, shrunk, engine.runs - before

@@ -13,9 +13,9 @@ from difftest.explain.explanation import Explanation
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.judging.trial import InProcess
 from difftest.shrinking.shrink import Shrinker
-from oracles import kept
 from oracles.faults import FAULTS, Twin
 from oracles.grouped_mm import GroupedMM, Prepared
+from oracles.kept import KEPT
 from oracles.problem import Problem
 from strategies import MaskSlot, Routing, Scenario, Shape, Values
 
@@ -86,12 +86,8 @@ CANDIDATES = [InPrepare, InCall, Late, OwnWeights]
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept.KEPT, "_entries", [])
-
-
-def forget() -> None:
-    kept.KEPT._entries.clear()
+def nothing_kept() -> None:
+    KEPT.forget()
 
 
 def outcome(candidate: GroupedMM, scenario: Scenario) -> Outcome:
@@ -112,8 +108,8 @@ def test_a_right_candidate_is_right_after_one_that_spoils_its_weights(candidate:
     for _ in range(2):
         found = outcome(candidate(), START)
         assert outcome(GroupedMM(), START).verdict is Verdict.AGREES
-    assert kept.KEPT.asked["w13", True] > 0
-    forget()
+    assert KEPT.asked["w13", True] > 0
+    KEPT.forget()
     assert outcome(candidate(), START) == found
 
 
@@ -126,7 +122,7 @@ def test_a_spoiler_is_found_and_shrunk_the_same_whatever_ran_before(candidate: t
             outcome(other(), scenario)
     assert outcome(candidate(), START) == first
     assert shrunk(candidate(), first) == alone
-    forget()
+    KEPT.forget()
     assert outcome(candidate(), START) == first
     assert outcome(candidate(), alone.scenario).bucket == alone.bucket
 
@@ -150,7 +146,7 @@ def test_a_finding_is_explained_the_same_with_weights_and_answers_at_hand() -> N
     fault = FAULTS["next-group-scale"].oracle
     worst = outcome(fault(), START)
     smallest = outcome(fault(), Scenario(shape=Shape(intermediate=64)))
-    forget()
+    KEPT.forget()
     first = explained(fault(), smallest, worst)
     again = explained(fault(), smallest, worst)
     assert again == first
