@@ -57,7 +57,8 @@ class Kept:
         self._entries: list[_Entry] = []
 
     def of(self, name: str, key: Hashable, tensors: Sequence[torch.Tensor | None], make: Callable[[], _T]) -> _T:
-        """`make()`, or what it gave before for the same name, key and tensors: not to be written to.
+        """`make()`, or what it gave before for the same name, key and tensors. Neither the result nor `tensors` may be
+        written to from then on.
 
         key: all that the result depends on besides the bits of `tensors`. What would take more than a quarter of
         `BYTES` is not kept.
@@ -74,8 +75,7 @@ class Kept:
         made = make()
         size = _bytes(made) + _bytes(tensors)
         if size <= BYTES // 4:
-            copies = tuple(None if tensor is None else tensor.clone() for tensor in tensors)
-            self._entries.append(_Entry((name, key), mark, copies, made, size))
+            self._entries.append(_Entry((name, key), mark, tuple(tensors), made, size))
             while len(self._entries) > MOST or sum(entry.size for entry in self._entries) > BYTES:
                 del self._entries[0]
         return made

@@ -121,7 +121,7 @@ def _together(device: torch.device) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Experts:
-    """Some experts C and their tokens, and all that their answers depend on besides the Numerics.
+    """Some experts C and their tokens, and all that their answers depend on besides the Numerics; copies, all of it.
 
     x: [C, T, H]. live: bool [C, T]. w13, w2 and biases as in `Problem`, of these experts; activation likewise.
     """

@@ -65,14 +65,6 @@ def test_a_result_is_found_by_key_and_tensors() -> None:
     assert kept.asked == {("sum", False): 3, ("sum", True): 2}
 
 
-def test_what_is_written_to_later_is_another_tensor() -> None:
-    kept, mine = Kept(), ONES.clone()
-    assert ask(kept, 1, mine) == 1
-    mine[0] = 2
-    assert ask(kept, 1, mine) == 1
-    assert ask(kept, 1, ONES) == 0
-
-
 # --- room ------------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +134,15 @@ def test_an_enclosure_is_the_same_whatever_was_enclosed_before(number: int) -> N
     for scenario in (start, *neighbours(start, 6)):
         assert_same(build(scenario), Twin.numerics, kept)
     assert kept.asked["experts", True] >= 5
+
+
+def test_a_problem_may_be_written_to_once_it_is_enclosed() -> None:
+    kept, problem = Kept(), build(PROBLEM.scenario)
+    enclose(problem, Numerics(), kept)
+    for tensor in variants.tensors(problem).values():
+        tensor.view(torch.uint8).bitwise_not_()
+    assert_same(PROBLEM, Numerics(), kept)
+    assert kept.asked["experts", True] == 1
 
 
 def assert_same(problem: Problem, numerics: Numerics, kept: Kept) -> None:
