@@ -1,9 +1,9 @@
 """What was made of some tensors, kept for when it is wanted again.
 
-While a finding is shrunk, most cases have the weights of one before, and many the same rows and experts too; so do the
-questions by which it is explained. A result is found by what it was made from, to the bit, never by who asks or where
-that lies. So no answer depends on the cases before: a candidate that writes to its tensors is asked about other bytes
-from then on, and finds none of what is kept, which reaches it as a copy or not at all.
+While a finding is shrunk, most cases have the weights of one before, and many the same rows and experts too; so have the
+questions by which one of a check is explained. A result is found by what it was made from, to the bit, never by who
+asks or where that lies. So no answer depends on the cases before: a candidate that writes to its tensors is asked about
+other bytes from then on, and finds none of what is kept, which reaches it as a copy or not at all.
 
 What a candidate itself makes of the weights is not kept: that is what is tested, and it may depend on more than them.
 """

@@ -15,7 +15,6 @@ from difftest.judging.outcome import VALUE_KINDS, Bucket, Verdict
 from difftest.judging.trial import InProcess
 from oracles.base import Oracle
 from oracles.enclosure import Enclosure
-from oracles.kept import KEPT
 from oracles.numerics import Numerics
 from oracles.problem import Problem, build
 from oracles.reference import Reference, enclose
@@ -64,7 +63,7 @@ class Answers:
         `position`. Remembered."""
         key = position, numerics or self.numerics
         if key not in self._enclosures:
-            self._enclosures[key] = enclose(self.exchanges[position].problem, key[1], KEPT)
+            self._enclosures[key] = enclose(self.exchanges[position].problem, key[1])
         return self._enclosures[key]
 
     def wrong(self, position: int) -> torch.Tensor:
@@ -107,7 +106,7 @@ def ask(oracle: Oracle, scenario: Scenario, check: str, *, device: str = "cpu", 
     """
     if check == "reference":
         if like is None or not like.exchanges:
-            return _ask_once(oracle, scenario, lambda: build(scenario, device, KEPT), {})
+            return _ask_once(oracle, scenario, lambda: build(scenario, device), {})
         return _ask_once(oracle, scenario, lambda: like.exchanges[0].problem, like._enclosures)
     recorder = _Recorder(oracle)
     outcome = InProcess(recorder, Reference(), device=device).run(scenario, {check})

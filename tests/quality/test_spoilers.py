@@ -13,6 +13,7 @@ from difftest.explain.explanation import Explanation
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.judging.trial import InProcess
 from difftest.shrinking.shrink import Shrinker
+from oracles import kept
 from oracles.faults import FAULTS, Twin
 from oracles.grouped_mm import GroupedMM, Prepared
 from oracles.kept import KEPT
@@ -142,12 +143,13 @@ def test_where_a_spoiler_ends() -> None:
     assert ends["own-weights"].scenario.shape == Shape(intermediate=64)
 
 
-def test_a_finding_is_explained_the_same_with_weights_and_answers_at_hand() -> None:
-    fault = FAULTS["next-group-scale"].oracle
-    worst = outcome(fault(), START)
-    smallest = outcome(fault(), Scenario(shape=Shape(intermediate=64)))
-    KEPT.forget()
+def test_a_finding_of_a_check_is_explained_the_same_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = FAULTS["tail-scale-out-of-bounds"].oracle
+    worst, smallest = outcome(fault(), START), outcome(fault(), Scenario())
     first = explained(fault(), smallest, worst)
-    again = explained(fault(), smallest, worst)
-    assert again == first
-    assert "next-group-scale" in str(first)
+    assert "tail-scale-out-of-bounds" in str(first)
+    assert KEPT.asked["w13", True] > 100
+    monkeypatch.setattr(kept, "MOST", 0)
+    KEPT.forget()
+    assert explained(fault(), smallest, worst) == first
+    assert KEPT.asked["w13", True] == 0
