@@ -22,6 +22,7 @@ from difftest.options import shards_of, share_of
 from difftest.stream import Enough, Stream
 from oracles.enclosure import Enclosure
 from oracles.faults import Twin
+from oracles.kept import Kept
 from oracles.problem import Problem, build
 from oracles.reference import enclose
 from strategies import Scenario, scenarios
@@ -43,7 +44,7 @@ class Shared:
         problem = self._problem(scenario, torch.device(device))
         return variants.with_tensors(problem, variants.clone_tensors(problem))
 
-    def enclose(self, problem: Problem, numerics: Any) -> Enclosure:
+    def enclose(self, problem: Problem, numerics: Any, _kept: Kept | None = None) -> Enclosure:
         """`oracles.reference.enclose`, remembered by all that goes into it."""
         given = variants.tensors(problem)
         key = (numerics, problem.scenario, *(zlib.crc32(_bytes(tensor)) for tensor in given.values()))

@@ -1,7 +1,7 @@
 """What was made of some tensors, kept for when it is wanted again.
 
-While a finding is shrunk, most cases have the weights of one before, and many the same rows and experts too; so have the
-questions by which one of a check is explained. A result is found by what it was made from, to the bit, never by who
+While a finding is shrunk, most cases have the weights of one before, and many the same rows and experts too; so have
+the questions by which one of a check is explained. A result is found by what it was made from, to the bit, never by who
 asks or where that lies. So no answer depends on the cases before: a candidate that writes to its tensors is asked about
 other bytes from then on, and finds none of what is kept, which reaches it as a copy or not at all.
 
@@ -31,7 +31,8 @@ def same_bytes(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
         return first is second
     if (first.device, first.dtype, first.shape) != (second.device, second.dtype, second.shape):
         return False
-    one, other = first.contiguous().view(-1), second.contiguous().view(-1)
+    # A single element counts as contiguous with any stride, and is no bytes with another than 1.
+    one, other = (tensor.contiguous().as_strided((tensor.numel(),), (1,)) for tensor in (first, second))
     # Words of eight bytes are compared several times as fast as bytes.
     words = all(flat.nbytes % 8 == 0 and flat.storage_offset() * flat.itemsize % 8 == 0 for flat in (one, other))
     dtype = torch.int64 if words else torch.uint8

@@ -55,6 +55,8 @@ def test_bits_count_and_not_values() -> None:
     assert not same_bytes(torch.tensor([0.0]), torch.tensor([-0.0]))
     assert same_bytes(torch.tensor([torch.nan]), torch.tensor([torch.nan]))
     assert same_bytes(torch.zeros(0, 3), torch.zeros(0, 3))
+    assert same_bytes(torch.ones(10)[::5][:1], torch.ones(1))
+    assert not same_bytes(torch.ones(10)[::5][:1], torch.zeros(1))
     assert same_bytes(None, None)
 
 
