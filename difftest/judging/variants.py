@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from oracles.kept import same_bytes
+from oracles.kept import KEPT, same_bytes
 from oracles.problem import Problem, build
 from oracles.router_problem import RouterProblem
 from strategies.scenario import (
@@ -278,7 +278,7 @@ def on_rank(problem: Problem, ep_size: int, ep_rank: int) -> Problem:
     The table is this problem's own: some routing rules look at the rank.
     """
     device = problem.hidden_states.device
-    other = build(replace(problem.scenario, parallel=Parallel(ep_size=ep_size, ep_rank=ep_rank)), device)
+    other = build(replace(problem.scenario, parallel=Parallel(ep_size=ep_size, ep_rank=ep_rank)), device, KEPT)
     return replace(other, **{name: getattr(problem, name) for name in _GIVEN})
 
 
