@@ -25,8 +25,9 @@ _LOWEST_HIDDEN_SCALE = 3
 _BFLOAT16_NAN = 0x7FC0
 _E4M3_NAN = 0x7F
 
-_CHUNK = 1 << 20
-"""Packed bytes of a weight that are made together; the temporaries take a few times this."""
+_CHUNK, _GPU_CHUNK = 1 << 20, 1 << 26
+"""Packed bytes of a weight that are made together, on a CPU what stays in a cache; the temporaries take a few times
+this. A GPU makes the experts of a Kimi-K3 rank in 21 ms one at a time, and in 3 with so many."""
 
 
 Given = Mapping[str, torch.Tensor]
@@ -168,7 +169,8 @@ class _Maker:
         sizes = (scenario.experts_local, len(rows))
         packed = torch.empty(*sizes, len(columns) // 2, dtype=torch.uint8, device=self.device)
         scale = torch.empty(*sizes, len(columns) // GROUP, dtype=torch.uint8, device=self.device)
-        step = max(1, _CHUNK // packed[0].numel())
+        chunk = _CHUNK if self.device.type == "cpu" else _GPU_CHUNK
+        step = max(1, chunk // packed[0].numel())
         for start in range(0, scenario.experts_local, step):
             part = slice(start, min(start + step, scenario.experts_local))
             experts = scenario.first_expert + self._arange(part.start, part.stop)[:, None, None]

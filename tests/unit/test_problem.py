@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from oracles import formats
+from oracles import content, formats
 from oracles.problem import Problem, build, on_gpu
 from strategies.scenario import (
     AssignExpert,
@@ -668,3 +668,14 @@ def test_routed_padding_is_routed_as_further_tokens_are() -> None:
     assert torch.equal(padded.topk_weights, further.topk_weights)
     assert bool(padded.hidden_states[MEDIUM.tokens :].isnan().all())
     assert torch.equal(padded.hidden_states[: MEDIUM.tokens], further.hidden_states[: MEDIUM.tokens])
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 16, 1 << 26])
+def test_how_many_experts_are_made_together_makes_no_difference(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(shape=Shape(hidden=128, intermediate=96, experts=7), values=Values(seed=3))
+    monkeypatch.setattr(content, "_CHUNK", 1 << 15)  # two experts of w13
+    several = build(scenario)
+    monkeypatch.setattr(content, "_CHUNK", chunk)
+    other = build(scenario)
+    assert all(torch.equal(getattr(several, name), getattr(other, name)) for name in ("w13", "w13_scale", "w2"))
+    assert torch.equal(several.w2_scale, other.w2_scale)
