@@ -24,7 +24,8 @@ class Sums:
 
     All float64 [C, T, N]. result: the product. inner, last: the sum over all groups of |sum so far| after each of a
     group's instructions but the last, and after the last. top: the largest of all these. square, largest: the sum of
-    squares of the sums of groups 0 to g over all g, and the largest of their magnitudes.
+    squares of the sums of groups 0 to g over all g, and the largest of their magnitudes. The largest are
+    rounded up, by less than 2**-20 of themselves.
     """
 
     result: torch.Tensor
