@@ -24,10 +24,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from difftest.judging.compare import judge
 from difftest.judging.variants import tensors
-from oracles import base, matmul, one_pass
+from oracles import base, kernels, matmul, one_pass
 from oracles.numerics import Accumulator, Numerics
 from oracles.problem import Problem, build
 from oracles.reference import enclose
+from oracles.weight import Weight
 from strategies.scenario import Parallel, Scenario, Shape, Values
 
 RANK = Parallel(ep_size=32, ep_rank=7)
@@ -131,21 +132,33 @@ def measure(
 
 
 def _products(problem: Problem, numerics: Numerics) -> int:
-    """Operations of all matrix products that the reference makes, of values and of radii; also those of its own kernel,
-    which torch does not see."""
-    looked = 0
+    """Operations of all matrix products that the reference makes, of values and of radii; also those of its own
+    kernels, which torch does not see."""
+    unseen = 0
+    look, magnitudes, squares = one_pass.look, Weight.magnitudes, Weight.squares
 
-    real = one_pass.look
-
-    def look(x: torch.Tensor, w: torch.Tensor, acc: Accumulator) -> one_pass.Sums | None:
-        nonlocal looked
-        sums = real(x, w, acc)
-        looked += 0 if sums is None else 2 * x.numel() * w.shape[1]
+    def looked(x: torch.Tensor, w: torch.Tensor, acc: Accumulator) -> one_pass.Sums | None:
+        nonlocal unseen
+        sums = look(x, w, acc)
+        unseen += 0 if sums is None else 2 * x.numel() * w.shape[1]
         return sums
 
-    with FlopCounterMode(display=False) as counter, mock.patch.object(matmul.one_pass, "look", look):
+    def counting(product: Callable[[Weight, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def counted(weight: Weight, x: torch.Tensor) -> torch.Tensor:
+            nonlocal unseen
+            unseen += 2 * x.numel() * weight.held.shape[1] if kernels.worth(weight.held) else 0
+            return product(weight, x)
+
+        return counted
+
+    with (
+        FlopCounterMode(display=False) as counter,
+        mock.patch.object(matmul.one_pass, "look", looked),
+        mock.patch.object(Weight, "magnitudes", counting(magnitudes)),
+        mock.patch.object(Weight, "squares", counting(squares)),
+    ):
         enclose(problem, numerics)
-    return int(counter.get_total_flops()) + looked
+    return int(counter.get_total_flops()) + unseen
 
 
 def _used(problem: Problem) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 
 import torch
 
@@ -14,46 +13,10 @@ from oracles.enclosure import LAMBDA
 from oracles.numerics import Accumulator, TensorCore
 from oracles.one_pass import Sums
 from oracles.partial_sums import PartialSums, Places
+from oracles.weight import Weight
 
 SMALLEST_NORMAL = 2.0**-126
 _SMALLEST = 2.0**-149
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weight:
-    """A dequantised weight of some experts and what does not depend on the tokens.
-
-    value: float64 [C, N, K], finite. unit: float64 [C, N], a power of two of which every element of the row is a
-    multiple. spread: magnitudes other than 0 may differ by more than 2**16. subnormal: some may be below 2**-126.
-    kinds: uint8 [C, N, K], None when all are FINITE (`value` is 0 elsewhere). scale: float64 [C, N, K / 32] block
-    scales, where sums of products are scaled and not the weights, else None. sizes: the magnitudes and the largest of
-    each `formats.RUN` of a row, where they came with the value.
-    """
-
-    value: torch.Tensor
-    unit: torch.Tensor
-    spread: bool
-    subnormal: bool
-    kinds: torch.Tensor | None = None
-    scale: torch.Tensor | None = None
-    sizes: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    @functools.cached_property
-    def magnitude(self) -> torch.Tensor:
-        """float64 [C, N, K]."""
-        return self.value.abs() if self.sizes is None else self.sizes[0]
-
-    @functools.cached_property
-    def top(self) -> torch.Tensor:
-        """float64 [C, N]: the largest magnitude of each row."""
-        return self.magnitude.amax(-1) if self.sizes is None else self.sizes[1].amax(-1)
-
-    def tops(self, columns: int) -> torch.Tensor:
-        """float64 [C, N, K / columns]: the largest magnitude of each so many columns of a row."""
-        if self.sizes is None or columns % formats.RUN:
-            return formats.grouped(self.magnitude, columns).amax(-1)
-        tops = self.sizes[1]
-        return tops if columns == formats.RUN else formats.grouped(tops, columns // formats.RUN).amax(-1)
 
 
 def growth(columns: int, acc: Accumulator, core: TensorCore | None = None) -> float:
@@ -241,7 +204,7 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
     least = float(low.amin()) if low.numel() else 1.0
     if least < SMALLEST_NORMAL:
         tiny = torch.where(low < SMALLEST_NORMAL, (size + radius).clamp(max=SMALLEST_NORMAL), 0.0)
-        product = of_few_rows(tiny, weight.magnitude)
+        product = weight.magnitudes_of_few(tiny)
         lost = lost if product is None else lost + product
     if weight.subnormal:
         below = torch.where(weight.magnitude < SMALLEST_NORMAL, weight.magnitude, 0.0)
@@ -254,19 +217,6 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
             groups = formats.grouped(small, acc.group).any(-1).to(x.dtype)
             lost = lost + SMALLEST_NORMAL * acc.group // acc.inside.columns * (groups @ weight.scale.mT)
     return lost
-
-
-def of_few_rows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor | None:
-    """x [C, T, K] times w^T of [C, N, K], for an x that is 0 in most rows; None where it is in all."""
-    live = x.any(-1)
-    most = int(live.sum(-1).max()) if live.numel() else 0
-    if not most:
-        return None
-    if 2 * most > x.shape[1]:
-        return x @ w.mT
-    rows = live.sort(-1, descending=True).indices[:, :most].unsqueeze(-1)
-    product = x.gather(1, rows.expand(-1, -1, x.shape[2])) @ w.mT
-    return x.new_zeros(*x.shape[:2], w.shape[1]).scatter_(1, rows.expand(-1, -1, w.shape[1]), product)
 
 
 class Stagnation:

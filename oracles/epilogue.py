@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import torch
 
 from oracles import accumulation, partial_sums, tensor_core
-from oracles.accumulation import Grid, Stagnation, Weight
+from oracles.accumulation import Grid, Stagnation
 from oracles.ball import F64
 from oracles.inherited import Inherited
 from oracles.numerics import Accumulator, TensorCore
 from oracles.one_pass import Sums
+from oracles.weight import Weight
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -170,19 +170,17 @@ def mxfp4_dequantize(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return values.view(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
-def mxfp4_with_sizes(
-    packed: torch.Tensor, scale: torch.Tensor
-) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
-    """(values of `mxfp4_dequantize`, (their magnitudes [..., K], the largest of each `RUN` [..., K / RUN])).
+def mxfp4_with_runs(packed: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(values of `mxfp4_dequantize`, the largest magnitude of each `RUN` [..., K / RUN]) under scale bytes below 253.
 
-    The sizes are None where they would take passes of their own. A scale byte 0xFF makes no largest one.
+    On a GPU large ones are float32, which they fit exactly (6 * 2**126, under 253, is the first that overflows).
+    Elsewhere they are float64, and the largest are None, since they would take passes of their own.
     """
     if not kernels.worth(packed):
         return mxfp4_dequantize(packed, scale), None
     from oracles import formats_triton  # of a package that comes with torch for CUDA alone
 
-    value, magnitude, tops = formats_triton.mxfp4_with_sizes(packed, scale)
-    return value, (magnitude, tops)
+    return formats_triton.mxfp4_with_runs(packed, scale)
 
 
 @functools.cache

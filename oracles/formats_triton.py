@@ -59,24 +59,23 @@ def _largest(dtype: str) -> float:
     return formats.MAX_FINITE[dtype]
 
 
-def mxfp4_with_sizes(packed: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(value, magnitude, largest magnitude of each run), float64 [..., K], [..., K] and [..., K/16], of uint8 codes
-    [..., K/2] and E8M0 bytes [..., K/32]. Under a byte 0xFF both are NaN, and the largest is not defined."""
+def mxfp4_with_runs(packed: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(values, float32 [..., K], the largest magnitude of each run, float64 [..., K/16]) of uint8 codes [..., K/2] and
+    E8M0 bytes [..., K/32] below 253."""
     *rows, half = packed.shape
-    value = torch.empty((*rows, 2 * half), dtype=torch.float64, device=packed.device)
-    magnitude, tops = torch.empty_like(value), value.new_empty(*rows, 2 * half // formats.RUN)
+    value = torch.empty((*rows, 2 * half), dtype=torch.float32, device=packed.device)
+    runs = value.new_empty((*rows, 2 * half // formats.RUN), dtype=torch.float64)
     _dequantize[(math.prod(rows),)](
         packed.contiguous(),
         scale.contiguous(),
         value,
-        magnitude,
-        tops,
+        runs,
         2 * half,
         group=formats.GROUP,
         run=formats.RUN,
         block=_ROW_BLOCK,
     )
-    return value, magnitude, tops
+    return value, runs
 
 
 @triton.jit
@@ -84,8 +83,7 @@ def _dequantize(
     packed: tl.tensor,
     scale: tl.tensor,
     value: tl.tensor,
-    magnitude: tl.tensor,
-    tops: tl.tensor,
+    runs: tl.tensor,
     columns: tl.tensor,
     group: tl.constexpr,
     run: tl.constexpr,
@@ -95,8 +93,7 @@ def _dequantize(
     packed += row * (columns // 2)
     scale += row * (columns // group)
     value += row * columns
-    magnitude += row * columns
-    tops += row * (columns // run)
+    runs += row * (columns // run)
     for first in range(0, columns, block):
         at = first + tl.arange(0, block)
         inside = at < columns
@@ -104,10 +101,8 @@ def _dequantize(
         byte = tl.load(scale + at // group, mask=inside, other=0).to(tl.int64)
         halves = code & 7
         halves = tl.where(halves < 2, halves, (2 | halves & 1) << (halves >> 1) >> 1)
-        half_unit = (byte + (1023 - 127 - 1) << 52).to(tl.float64, bitcast=True)
-        size = halves.to(tl.float64) * tl.where(byte == 0xFF, float("nan"), half_unit)
-        signed = size.to(tl.int64, bitcast=True) | (code >> 3 & 1) << 63
-        tl.store(value + at, signed.to(tl.float64, bitcast=True), mask=inside)
-        tl.store(magnitude + at, size, mask=inside)
+        size = halves.to(tl.float64) * (byte + (1023 - 127 - 1) << 52).to(tl.float64, bitcast=True)
+        signed = (size.to(tl.int64, bitcast=True) | (code >> 3 & 1) << 63).to(tl.float64, bitcast=True)
+        tl.store(value + at, signed.to(tl.float32), mask=inside)
         ran = first // run + tl.arange(0, block // run)
-        tl.store(tops + ran, tl.max(tl.reshape(size, (block // run, run)), 1), mask=ran * run < columns)
+        tl.store(runs + ran, tl.max(tl.reshape(size, (block // run, run)), 1), mask=ran * run < columns)

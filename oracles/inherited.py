@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from oracles import formats
-from oracles.accumulation import Weight, of_few_rows
 from oracles.ball import HARD, SHARP
 from oracles.enclosure import LAMBDA
 from oracles.partial_sums import block_sums
+from oracles.weight import Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,28 +62,19 @@ class Inherited:
 
 def inherit(center: torch.Tensor, radius: torch.Tensor, weight: Weight, correlated: Correlation | None) -> Inherited:
     """For x [C, T, K] with a radius [3, C, T, K]. correlated: None, nothing is known to be independent."""
-    magnitude = weight.magnitude.mT
     if formats.within(radius, 0.0):
-        return Inherited(sums=(center.abs() @ magnitude).unsqueeze(1), squares=None)
+        return Inherited(sums=weight.magnitudes(center.abs()).unsqueeze(1), squares=None)
     # In one go: the weight is what is large, and read once.
     factors = center.new_empty(len(center), 4, *center.shape[1:])
     torch.abs(center, out=factors[:, 0])
     factors[:, 1:] = radius.transpose(0, 1)
-    sums = (factors.flatten(1, 2) @ magnitude).view(*factors.shape[:3], -1)
+    sums = weight.magnitudes(factors.flatten(1, 2)).view(*factors.shape[:3], -1)
     if correlated is None:
         return Inherited(sums=sums, squares=None)
     alone = torch.where(correlated.repeated, 0.0, radius[SHARP])
     if correlated.block == 1:
-        squares = _squares(alone, weight.value)
+        squares = weight.squares(alone)
     else:
         squares = block_sums(alone, weight.magnitude, correlated.block).square().sum(1)
-    together = of_few_rows(torch.where(correlated.repeated, radius[SHARP], 0.0), weight.magnitude)
+    together = weight.magnitudes_of_few(torch.where(correlated.repeated, radius[SHARP], 0.0))
     return Inherited(sums=sums, squares=squares if together is None else squares + together.square())
-
-
-def _squares(radius: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """[C, T, N]: the sum of squares of the products of radius [C, T, K] and weight [C, N, K]."""
-    columns = radius.any(1).any(0).nonzero().squeeze(1)
-    if 2 * len(columns) < radius.shape[-1]:
-        radius, weight = radius[..., columns], weight[..., columns]
-    return radius.square() @ weight.square().mT

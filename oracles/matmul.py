@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 
 from oracles import accumulation, epilogue, formats, kinds, one_pass, tensor_core
-from oracles.accumulation import Weight
 from oracles.ball import F64, HARD, SHARP, Ball, settle
 from oracles.enclosure import ANY, FINITE, NAN
 from oracles.inherited import Correlation, Inherited, inherit
 from oracles.numerics import Accumulator
+from oracles.weight import Weight
 
 _MAX = formats.MAX_FINITE["float32"]
 
@@ -34,7 +34,7 @@ def matmul(
     """
     columns = x.center.shape[-1]
     center = x.center if x.kinds is None else torch.where(x.kinds == FINITE, x.center, 0.0)
-    looked = one_pass.look(center, weight.value, acc)
+    looked = one_pass.look(center, weight.held, acc)
     result = center @ weight.value.mT if looked is None else looked.result
     known = inherit(center, x.radius, weight, correlated)
     grid = accumulation.Grid(center, x.radius[HARD] > 0, weight, acc)

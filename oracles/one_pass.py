@@ -37,7 +37,8 @@ class Sums:
 
 
 def look(x: torch.Tensor, w: torch.Tensor, acc: Accumulator) -> Sums | None:
-    """The sums of float64 x [C, T, K] and w [C, N, K]; None where they are few, in other orders, or on no GPU."""
+    """The sums of float64 x [C, T, K] and w [C, N, K], float64 or float32; None where they are few, in other orders, or
+    on no GPU."""
     size = x.numel() * w.shape[1]
     if not x.is_cuda or size < LARGE or not _in_order(acc) or not kernels.usable():
         return None

@@ -13,8 +13,8 @@ _TOKENS, _ROWS, _WARPS, _STAGES = 16, 32, 2, 4
 
 
 def launch(x: torch.Tensor, w: torch.Tensor, out: Sequence[torch.Tensor], columns: int, instructions: int) -> None:
-    """Fill `out`, the fields of `one_pass.Sums` in order, for contiguous x [C, T, K] and w [C, N, K]. instructions: so
-    many, of `columns` each, make a group."""
+    """Fill `out`, the fields of `one_pass.Sums` in order, for contiguous float64 x [C, T, K] and w [C, N, K], float64
+    or float32. instructions: so many, of `columns` each, make a group."""
     (experts, tokens, depth), rows = x.shape, w.shape[1]
     # Tiles of the same rows run side by side: they read the same part of w, and x is what stays in the cache.
     grid = (triton.cdiv(tokens, _TOKENS), triton.cdiv(rows, _ROWS), experts)
@@ -66,7 +66,7 @@ def _sums(
         group = tl.zeros((tile_tokens, tile_rows), tl.float64)
         for instruction in tl.static_range(instructions):
             first = tl.load(some, mask=token < tokens, other=0.0)
-            second = tl.load(those, mask=row < rows, other=0.0)
+            second = tl.load(those, mask=row < rows, other=0.0).to(tl.float64)
             group = tl.dot(first, second, acc=group, out_dtype=tl.float64)
             size = tl.abs(group)
             of_top = tl.maximum(of_top, _upper(size))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from oracles import activations, formats, kernels, kinds, quantizers
-from oracles.accumulation import SMALLEST_NORMAL, Weight
+from oracles.accumulation import SMALLEST_NORMAL
 from oracles.ball import HARD, SHARP, Ball, exact, finite_kinds, kinds_of, rounded, settle, splits
 from oracles.enclosure import ANY, FINITE, NAN, Enclosure
 from oracles.inherited import Correlation
@@ -23,6 +23,7 @@ from oracles.kept import Kept
 from oracles.matmul import Undecided, matmul
 from oracles.numerics import Accumulator, Float, Numerics
 from oracles.problem import ActivationParams, Problem
+from oracles.weight import Weight
 from strategies.capability import Capability
 from strategies.scenario import OutputDtype, Scenario
 
@@ -205,22 +206,24 @@ def _columns(ball: Ball, columns: slice) -> Ball:
 
 def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) -> Weight:
     """Exact weights of [C, N, K/2] codes and [C, N, K/32] scale bytes, in the dtype that the kernel holds them in."""
-    value, sizes = formats.mxfp4_with_sizes(packed, scale)
     least = scale.amin(-1)
     low, high = int(least.min()), int(scale.max())
-    special = None
-    if high >= 253:  # the first byte whose largest code overflows
+    special = runs = None
+    if high < 253:
+        held, runs = formats.mxfp4_with_runs(packed, scale)
+    else:  # under it the largest code overflows
+        value = formats.mxfp4_dequantize(packed, scale)
         value = value if numerics.weights == "exact" else formats.round_to(value, numerics.weights)
         special = kinds_of(value)
-        value, sizes = torch.where(special == FINITE, value, 0.0), None
+        held = torch.where(special == FINITE, value, 0.0)
     return Weight(
-        value=value,
+        held=held,
         unit=formats.exp2(least.to(torch.int64) - 128),  # every code is a multiple of 1/2
         spread=high - low > 12,  # codes other than 0 differ by a factor of 12 at most
         subnormal=low < 2,  # half of 2**(1 - 127) is one
         kinds=special,
         scale=formats.exp2(scale.to(torch.int64) - 127) if numerics.weights == "exact" else None,
-        sizes=sizes,
+        runs=runs,
     )
 
 

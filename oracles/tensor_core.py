@@ -9,11 +9,12 @@ import math
 import torch
 
 from oracles import accumulation, formats
-from oracles.accumulation import Grid, Weight
+from oracles.accumulation import Grid
 from oracles.ball import HARD, SHARP, Ball
 from oracles.numerics import Accumulator, TensorCore
 from oracles.one_pass import Sums
 from oracles.partial_sums import block_sums
+from oracles.weight import Weight
 
 _MAX = formats.MAX_FINITE["float32"]
 _PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from oracles import accumulation, epilogue, formats, kernels, one_pass
-from oracles.accumulation import Weight
 from oracles.ball import Ball, exact
 from oracles.cutlass_sm90 import PATH
 from oracles.inherited import Correlation
 from oracles.matmul import matmul
 from oracles.numerics import Accumulator, TensorCore
+from oracles.weight import Weight
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,7 +38,7 @@ def _weight(experts: int, rows: int, columns: int, scales: tuple[int, int], gene
     scale = torch.randint(low, high + 1, (experts, rows, columns // 32), generator=generator, device="cuda")
     packed[:, 0] = 0
     return Weight(
-        value=formats.mxfp4_dequantize(packed.to(torch.uint8), scale.to(torch.uint8)),
+        held=formats.mxfp4_dequantize(packed.to(torch.uint8), scale.to(torch.uint8)).float(),
         unit=formats.exp2(scale.amin(-1) - 128),
         spread=high - low > 12,
         subnormal=low < 2,
@@ -116,3 +116,20 @@ def test_rows_are_told_the_same(columns: int, monkeypatch: pytest.MonkeyPatch) -
                 told.append((grid.least, grid.lowest, grid.below, ordered, rows))
             for once, passes in zip(*told, strict=True):
                 assert torch.equal(once, passes), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tokens", [1, 20, 33, 150])
+def test_products_of_magnitudes(tokens: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Additions have another order."""
+    generator = torch.Generator("cuda").manual_seed(tokens)
+    x = torch.rand(3, tokens, 1056, generator=generator, device="cuda", dtype=torch.float64)
+    weight = _weight(3, 130, 1056, (115, 119), generator)
+    weight = dataclasses.replace(weight, held=weight.held.to(dtype))
+    few = torch.where(torch.arange(tokens, device="cuda")[:, None] % 9 == 7, x, 0.0)
+    made = []
+    for least in (0, weight.held.numel() + 1):
+        monkeypatch.setattr(kernels, "LARGE", least)
+        made.append((weight.magnitudes(x), weight.squares(x), weight.magnitudes_of_few(few)))
+    for once, passes in zip(*made, strict=True):
+        torch.testing.assert_close(once, passes, rtol=1e-13, atol=0)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from oracles import accumulation, formats
-from oracles.accumulation import Grid, Weight
+from oracles.accumulation import Grid
 from oracles.numerics import Accumulator
+from oracles.weight import Weight
 
 F64 = torch.float64
 FLUSHES = Accumulator(flush_to_zero=True)
@@ -25,7 +26,7 @@ def weight_of(value: torch.Tensor) -> Weight:
     least = torch.where(size > 0, size, torch.inf).amin(-1)
     unit = torch.exp2(torch.floor(torch.log2(least)) - 8)
     spread = bool((size.amax(-1) > least * 2.0**16).any())
-    return Weight(value=value[None], unit=unit[None], spread=spread, subnormal=bool((least < 2.0**-126).any()))
+    return Weight(held=value[None], unit=unit[None], spread=spread, subnormal=bool((least < 2.0**-126).any()))
 
 
 def grid_of(x: torch.Tensor, value: torch.Tensor, acc: Accumulator, uncertain: torch.Tensor | None = None) -> Grid:
@@ -198,11 +199,11 @@ def test_truncation_leaves_its_operands_alone() -> None:
 @pytest.mark.parametrize("rows", [(), (3,), (0, 5, 6), range(9)])
 def test_a_product_of_few_rows(rows: Iterable[int]) -> None:
     generator = torch.Generator().manual_seed(0)
-    x, w = torch.zeros(2, 9, 32, dtype=F64), torch.randint(-9, 9, (2, 5, 32), generator=generator).double()
+    x, weight = torch.zeros(1, 9, 32, dtype=F64), weight_of(torch.randint(-9, 9, (5, 32), generator=generator))
     for row in rows:
-        x[1, row] = torch.randint(-9, 9, (32,), generator=generator).double()
-    product = accumulation.of_few_rows(x, w)
-    assert product is None if not x.any() else torch.equal(product, x @ w.mT)
+        x[0, row] = torch.randint(0, 9, (32,), generator=generator).double()
+    product = weight.magnitudes_of_few(x)
+    assert product is None if not x.any() else torch.equal(product, x @ weight.value.abs().mT)
 
 
 @pytest.mark.parametrize("group", [1, 32])

@@ -9,13 +9,13 @@ import simulate
 import torch
 
 from oracles import epilogue, one_pass
-from oracles.accumulation import Weight
 from oracles.ball import BIAS, HARD, SHARP, Ball, exact
 from oracles.enclosure import ANY, FINITE, NAN, POS_INF
 from oracles.inherited import Correlation
 from oracles.matmul import matmul
 from oracles.numerics import Accumulator, TensorCore
 from oracles.one_pass import Sums
+from oracles.weight import Weight
 
 F64 = torch.float64
 
@@ -24,7 +24,7 @@ def weight_of(value: torch.Tensor, *, unit: float = 2.0**-20, **rest: object) ->
     """A weight [N, K] of one expert."""
     value = value.double()[None]
     units = torch.full(value.shape[:-1], unit, dtype=F64)
-    return Weight(value=value, unit=units, **{"spread": False, "subnormal": False, **rest})  # type: ignore[arg-type]
+    return Weight(held=value, unit=units, **{"spread": False, "subnormal": False, **rest})  # type: ignore[arg-type]
 
 
 def ball_of(center: torch.Tensor, radius: float | torch.Tensor = 0.0, bias: float = 0.0) -> Ball:

@@ -11,11 +11,11 @@ import torch
 from simulate import Choices
 
 from oracles import formats, tensor_core
-from oracles.accumulation import Weight
 from oracles.ball import HARD, SHARP, Ball, exact
 from oracles.enclosure import ANY
 from oracles.matmul import matmul
 from oracles.numerics import Accumulator, TensorCore
+from oracles.weight import Weight
 
 F64 = torch.float64
 ACC = Accumulator(group=32, inside=TensorCore(), flush_to_zero=True)
@@ -26,7 +26,7 @@ def weight_of(codes: torch.Tensor, byte: torch.Tensor) -> Weight:
     """Of E2M1 values [N, K] and scale bytes [N, K/32], for one expert."""
     scale = formats.exp2(byte.to(torch.int64) - 127)
     return Weight(
-        value=(codes * scale.repeat_interleave(32, 1))[None],
+        held=(codes * scale.repeat_interleave(32, 1))[None],
         unit=formats.exp2(byte.to(torch.int64).amin(1) - 128)[None],
         spread=True,
         subnormal=bool((byte < 2).any()),
