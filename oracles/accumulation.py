@@ -240,8 +240,9 @@ class Stagnation:
         self.under: tuple[torch.Tensor, torch.Tensor] | None = None
         """The sum and the number of the weights below the threshold, [C, N], where there may be any."""
         if weight.spread:
-            small = torch.where(weight.magnitude < self.threshold.unsqueeze(-1), weight.magnitude, 0.0)
-            self.under = small.sum(-1), (small != 0).sum(-1)
+            size = weight.held.abs()
+            small = torch.where(size < self.threshold.unsqueeze(-1), size, 0.0)
+            self.under = small.sum(-1, dtype=torch.float64), (small != 0).sum(-1)
 
     def lost(self, ulp: torch.Tensor) -> torch.Tensor:
         """[C, T, N]: a bound on the errors, for one `ulp` [C, T, N] of the largest partial sum."""
