@@ -32,16 +32,14 @@ class Isolation:
 
     all: every one of them is. device: where tensors are made and the reference computes, "cpu" or "cuda"; None for
     where the candidate runs, but for small scenarios. timeout: seconds for a case. workers: processes for each
-    candidate. ready: those of them that are started together, before a case comes. drivers: processes like this one in
-    the run, which share the devices. lost: a folder in which they note the devices that no longer work; None for one of
-    this process alone.
+    candidate. drivers: processes like this one in the run, which share the devices. lost: a folder in which they note
+    the devices that no longer work; None for one of this process alone.
     """
 
     all: bool = False
     device: str | None = None
     timeout: float = TIMEOUT
     workers: int = 1
-    ready: int = 1
     drivers: int = 1
     lost: Path | None = None
 
@@ -54,13 +52,11 @@ class Isolation:
         """
         drivers = drivers or int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         cores, devices = os.cpu_count() or 1, max(1, torch.cuda.device_count())
-        workers = options.workers or max(1, min(MOST_WORKERS * devices, cores - drivers) // drivers)
         return cls(
             all=options.isolate,
             device=options.device,
             timeout=options.timeout,
-            workers=workers,
-            ready=max(1, min(workers, options.examples // drivers)),
+            workers=options.workers or max(1, min(MOST_WORKERS * devices, cores - drivers) // drivers),
             drivers=drivers,
             lost=lost,
         )
@@ -122,7 +118,7 @@ class Executors:
             variables=dict(place.variables),
             build=dict(place.build),
         )
-        return Workers(setup, place, timeout=how.timeout, count=how.workers, ready=how.ready)
+        return Workers(setup, place, timeout=how.timeout, count=how.workers)
 
     def isolates(self, candidate: str) -> bool:
         """Whether the candidate runs in processes of its own. Raises `OracleNotFound`."""

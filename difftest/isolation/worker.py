@@ -131,10 +131,6 @@ class Worker:
         except Exception as error:
             raise WorkerFailed(f"{who} cannot start: {' '.join(str(error).split())}") from None
 
-    def warm(self) -> None:
-        """Start the process, and do not wait for it. What keeps it from starting, the first case finds too."""
-        self._pool.schedule(inside.hello, timeout=START_SECONDS)
-
     def _waited(self, future: concurrent.futures.Future[_T]) -> _T:
         """The future's result. A pool that breaks may forget a task that it had not yet looked at."""
         while not concurrent.futures.wait([future], timeout=1).done:
@@ -278,10 +274,8 @@ class Workers:
 
     isolated = True
 
-    def __init__(
-        self, setup: Setup, environment: Environment, *, timeout: float, count: int = 1, ready: int = 1
-    ) -> None:
-        """count: processes at most. ready: those that are started now; others when all are busy as a case comes.
+    def __init__(self, setup: Setup, environment: Environment, *, timeout: float, count: int = 1) -> None:
+        """count: processes at most; the second is started when the first is busy as a case comes.
 
         Raises `OracleNotFound` or `WorkerFailed`, see `Worker.introduce`.
         """
@@ -293,10 +287,8 @@ class Workers:
         self._count = count
         self.ahead = AHEAD * count
         self._work = Work()
-        self._workers = [self._another() for _ in range(ready)]
+        self._workers = [self._another()]
         self._before: dict[Bucket, dict[AnyScenario, tuple[Step, ...]]] = defaultdict(dict)
-        for worker in self._workers[1:]:
-            worker.warm()
         try:
             self.introduction = self._workers[0].introduce()
         except BaseException:

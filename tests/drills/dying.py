@@ -131,14 +131,6 @@ class DiesAtSecondStart(GroupedMM):
         os._exit(5)
 
 
-class NotesItsStart(GroupedMM):
-    """Writes its process's number."""
-
-    def __init__(self):
-        with Path(os.environ["DIFFTEST_DRILL"]).open("a") as file:
-            file.write(f"{os.getpid()}\n")
-
-
 class Killing(GroupedMM):
     """Is killed for every batch of more than eight rows."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import Counter
 
 import dying
@@ -92,21 +91,6 @@ def test_nor_is_one_that_does_not_start_again(workers):
     assert executor.submit(of(1), ()).result().kind == "exit 5"
     with pytest.raises(WorkerFailed, match="ends at its start"):
         executor.submit(of(2), ()).result()
-
-
-def test_processes_start_together_before_a_case_comes(tmp_path):
-    def started() -> list[str]:
-        return (tmp_path / "mark").read_text().splitlines()
-
-    with Executors(isolation=Isolation(all=True, workers=3, ready=2)) as executors:
-        executor = executors.of(spec("NotesItsStart"), "reference")
-        deadline = time.monotonic() + 60
-        while len(started()) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert len(set(started())) == 2
-        pending = [executor.submit(of(tokens), ()) for tokens in range(1, 5)]
-        assert {each.result().verdict for each in pending} == {Verdict.AGREES}
-        assert 2 <= len(set(started())) <= 3
 
 
 # --- sequences ---------------------------------------------------------------------------------------------------
