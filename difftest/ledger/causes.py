@@ -64,13 +64,16 @@ def explained_by(causes: Collection[Cause], finding: Outcome, checker: Checker) 
     if not any(cause.is_in(finding.scenario) for cause in causes):
         return False
     rest = stripped(finding, causes, checker)
-    return rest is None or not any(alike(other.bucket, finding.bucket) for other in rest.findings)
+    return rest is None or not _shows(finding, rest)
 
 
 def stripped(finding: Outcome, causes: Iterable[Cause], checker: Checker) -> Outcome | None:
-    """The outcome of the finding's scenario without each of the causes, in the finding's own check.
+    """The outcome of the finding's scenario without the causes, in the finding's own check: without one after the other
+    until nothing like the finding is left.
 
-    None when nothing can be taken away: the forms are as plain as a scenario of the candidate can be.
+    To take a further one away may bring an earlier one back: a slot that was given another expert, because an edit made
+    its own one come twice, makes a pair where that edit is gone. None when nothing can be taken away: the forms are as
+    plain as a scenario of the candidate can be.
     """
     rest = None
     for cause in causes:
@@ -78,7 +81,14 @@ def stripped(finding: Outcome, causes: Iterable[Cause], checker: Checker) -> Out
         if cause.is_in(scenario):
             tried = (checker.check(other, checks={finding.check}) for other in cause.taken_from(scenario))
             rest = next((outcome for outcome in tried if outcome.verdict is not Verdict.UNSUPPORTED), rest)
+            if rest is not None and not _shows(finding, rest):
+                break
     return rest
+
+
+def _shows(finding: Outcome, rest: Outcome) -> bool:
+    """Whether something like the finding is in an outcome."""
+    return any(alike(other.bucket, finding.bucket) for other in rest.findings)
 
 
 def without(form: AnyScenario, scenario: AnyScenario) -> Iterator[AnyScenario]:

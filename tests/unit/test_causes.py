@@ -315,3 +315,17 @@ def test_a_value_of_another_class_is_not_covered() -> None:
     assert covers(edited("inf"), edited("-inf"))
     assert covers(edited(0, "w13_scale"), edited(0, "w2_scale"))
     assert covers(edited(0, "w13_scale"), Scenario(values=Values(scale_low=0)))
+
+
+def test_what_is_taken_away_later_does_not_bring_an_earlier_cause_back():
+    """Slot 0 takes slot 1's expert; without that twice, slot 1 has the one that slot 0 had, which then comes twice where
+    the first edit is gone."""
+    twice = Scenario(shape=PAIR, routing=Routing(edits=(DuplicateSlot(token=0, slot=0, source=1),)))
+    engine = engine_of(lambda scenario: triggers.has(Trigger.DUPLICATE_EXPERT, scenario))
+    causes = [Cause(TWICE, Trigger.DUPLICATE_EXPERT), Cause(TWICE)]
+    alone = triggers.without(Trigger.DUPLICATE_EXPERT, twice)
+    assert any(triggers.has(Trigger.DUPLICATE_EXPERT, other) for other in causes[1].taken_from(alone))
+    rest = stripped(diverges(twice), causes, engine)
+    assert rest is not None
+    assert rest.verdict is Verdict.AGREES
+    assert explained_by(causes, diverges(twice), engine)
