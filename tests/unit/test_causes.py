@@ -318,8 +318,8 @@ def test_a_value_of_another_class_is_not_covered() -> None:
 
 
 def test_what_is_taken_away_later_does_not_bring_an_earlier_cause_back():
-    """Slot 0 takes slot 1's expert; without that twice, slot 1 has the one that slot 0 had, which then comes twice where
-    the first edit is gone."""
+    """Slot 0 takes slot 1's expert. So that none comes twice slot 1 gets the one that slot 0 had; and that comes twice
+    where the first edit is gone."""
     twice = Scenario(shape=PAIR, routing=Routing(edits=(DuplicateSlot(token=0, slot=0, source=1),)))
     engine = engine_of(lambda scenario: triggers.has(Trigger.DUPLICATE_EXPERT, scenario))
     causes = [Cause(TWICE, Trigger.DUPLICATE_EXPERT), Cause(TWICE)]
