@@ -68,13 +68,13 @@ class Racing(GroupedMM):
 
 
 class Interrupted(Rejects):
-    """The user presses Ctrl-C while the fifth scenario that is not empty runs."""
+    """The user presses Ctrl-C in the fortieth question."""
 
     prepared = 0
 
     def prepare(self, problem):
         self.prepared += 1
-        if self.prepared == 5:
+        if self.prepared == 40:
             raise KeyboardInterrupt
         return super().prepare(problem)
 

@@ -19,6 +19,7 @@ from difftest import campaign
 from difftest.campaign import run, run_shard
 from difftest.findings import Summary
 from difftest.judging.outcome import Verdict
+from difftest.judging.trial import InProcess
 from difftest.ledger import cases
 from difftest.ledger.cases import Status
 from difftest.ledger.claims import Claims
@@ -220,15 +221,32 @@ def test_a_folder_that_cannot_be_written_loses_nothing(options, tmp_path):
     assert first.case.scenario != last.case.scenario
 
 
-def test_an_interrupted_run_shows_what_it_found(options):
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_an_interrupted_run_shows_what_it_found(options, monkeypatch, ahead):
+    monkeypatch.setattr(InProcess, "ahead", ahead)
     seen = Recorder()
     with pytest.raises(KeyboardInterrupt):
         run(options("Interrupted", examples=40, seed=4), seen)
     (interrupted,) = seen.of(events.RunInterrupted)
     assert seen.events[-1] == interrupted
+    assert interrupted.summary.findings
     for finding in interrupted.summary.findings:
         assert not finding.fixed_point
         assert finding.case_path.exists()
+
+
+def test_what_is_handed_over_ahead_changes_nothing(options, monkeypatch, tmp_path):
+    """Not what is found, what is shrunk, nor what is known the next time."""
+    told = []
+    for ahead in (0, 7):
+        monkeypatch.setattr(InProcess, "ahead", ahead)
+        for seed in (1, 1, 2):
+            summary = run(options("Rejects", seed=seed, cases=tmp_path / str(ahead)), Recorder())
+            findings = [(finding.smallest.scenario, finding.bucket, finding.seen) for finding in summary.findings]
+            told.append((findings, sum(summary.known.values()), summary.verdicts))
+    assert told[:3] == told[3:]
+    assert told[0][0]
+    assert told[1][1] > 1  # the ledger's
 
 
 def test_a_race_is_found_and_reduced(options):
