@@ -240,11 +240,11 @@ def test_what_is_handed_over_ahead_changes_nothing(options, monkeypatch, tmp_pat
     told = []
     for ahead in (0, 7):
         monkeypatch.setattr(InProcess, "ahead", ahead)
-        for seed in (1, 1, 2):
-            summary = run(options("Rejects", seed=seed, cases=tmp_path / str(ahead)), Recorder())
+        for _ in range(2):
+            summary = run(options("Rejects", examples=12, cases=tmp_path / str(ahead)), Recorder())
             findings = [(finding.smallest.scenario, finding.bucket, finding.seen) for finding in summary.findings]
             told.append((findings, sum(summary.known.values()), summary.verdicts))
-    assert told[:3] == told[3:]
+    assert told[:2] == told[2:]
     assert told[0][0]
     assert told[1][1] > 1  # the ledger's
 
