@@ -32,12 +32,12 @@ _CALLS = {"cpu": 1 << 13, "cuda": 1 << 20}
 Interval = tuple[torch.Tensor, torch.Tensor]
 
 
-def apply(params: ActivationParams, experts: torch.Tensor, gate: Ball, up: Ball, accuracy: Transcendental) -> Ball:
-    """act(gate, up) for [C, T, I] of the experts [C] (local ids, for per-expert parameters), before any rounding."""
+def apply(params: ActivationParams, gate: Ball, up: Ball, accuracy: Transcendental) -> Ball:
+    """act(gate, up) for [C, T, I] of the experts C that the parameters are of, before any rounding."""
 
     def parameter(vector: torch.Tensor | None) -> torch.Tensor:
         assert vector is not None  # the kind says which parameters there are
-        return vector[experts].double()[:, None, None]
+        return vector.double()[:, None, None]
 
     parameters: dict[str, torch.Tensor] = {}
     rule: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -180,8 +180,7 @@ def _answered(experts: _Experts, numerics: Numerics) -> Ball:
     h = _biased_and_rounded(raw, experts.w13_bias, numerics, numerics.gemm1, first)
     inner = h.center.shape[-1] // 2
     gate, up = _columns(h, slice(0, inner)), _columns(h, slice(inner, None))
-    own = torch.arange(len(experts.w13), device=x.center.device)
-    a = activations.apply(experts.activation, own, gate, up, numerics.activation)
+    a = activations.apply(experts.activation, gate, up, numerics.activation)
     a = rounded(a, between, flush_to_zero=numerics.activation.flush_to_zero)
     a = quantizers.apply(a, numerics.intermediate_quantizer)
     w2 = _dequantized(experts.w2, experts.w2_scale, numerics)

@@ -68,12 +68,11 @@ def arguments(seed: int) -> tuple[Ball, Ball]:
 def test_the_kernel_gives_the_same_bits(kind: str, accuracy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = {name: torch.tensor(values, device="cuda") for name, values in PARAMETERS[kind].items()}
     params = ActivationParams(kind=kind, **vectors)
-    experts = torch.tensor([2, 0, 1], device="cuda")
     gate, up = arguments(len(kind) + len(accuracy))
     assert kernels.worth(gate.center)  # Triton makes the kernel here
-    there = activations.apply(params, experts, gate, up, ACCURACY[accuracy])
+    there = activations.apply(params, gate, up, ACCURACY[accuracy])
     monkeypatch.setattr(kernels, "worth", lambda _: False)
-    here = activations.apply(params, experts, gate, up, ACCURACY[accuracy])
+    here = activations.apply(params, gate, up, ACCURACY[accuracy])
     assert there.kinds is None
     assert here.kinds is None
     assert torch.equal(there.center.view(torch.int64), here.center.view(torch.int64))
