@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -30,6 +31,13 @@ from strategies import Scenario, scenarios
 PROFILE = "quick"
 KEPT = 512
 """Enclosures that are remembered at a time."""
+
+
+def wall() -> float:
+    """The wall's clock, once all that was begun on a GPU is over."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 class Shared:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import PROFILE, Results, each, spread
+from measuring import PROFILE, Results, each, spread, wall
 from recreations import REAL, SMALL, Peer, Sizes, expected, peers
 
 from difftest.engine import Engine
@@ -57,13 +57,6 @@ NAMED = (
 )
 """Two of each class."""
 PHASES = ("draw", "materialise", "prepare", "kernel", "reference", "compare", "other")
-
-
-def wall() -> float:
-    """The wall's clock, once all that was begun on a GPU is over."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 class Clock:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from measuring import wall
 from rich.console import Console
 from rich.table import Table
 
@@ -57,8 +57,7 @@ def races(launch: Callable[[torch.Tensor, int], object], output: torch.Tensor, c
     kept = want.clone()
     wrong = torch.zeros((), dtype=torch.int64, device=output.device)
     first = torch.full_like(wrong, -1)
-    _synchronize(output)
-    start = time.perf_counter()
+    start = wall()
     for number in range(1, calls + 1):
         output.fill_(-1.0)  # what a call leaves unwritten must not be the last one's
         launch(output, number)
@@ -67,19 +66,13 @@ def races(launch: Callable[[torch.Tensor, int], object], output: torch.Tensor, c
         torch.where(fresh, output, kept, out=kept)
         first = torch.where(fresh, number, first)
         wrong += bad
-    _synchronize(output)
-    seconds = time.perf_counter() - start
+    seconds = wall() - start
     rows, columns = (kept.view(torch.int16) != right).nonzero(as_tuple=True)
 
     def span(places: torch.Tensor) -> tuple[int, int]:
         return (int(places.min()), int(places.max())) if len(places) else (-1, -1)
 
     return Races(calls, int(wrong), int(first), len(rows), span(rows), span(columns), seconds)
-
-
-def _synchronize(output: torch.Tensor) -> None:
-    if output.is_cuda:
-        torch.cuda.synchronize()
 
 
 def injected(launch: Callable[[torch.Tensor, int], object], every: int) -> Callable[[torch.Tensor, int], object]:

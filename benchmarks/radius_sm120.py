@@ -24,12 +24,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
 import torch
+from measuring import wall
 from sharpness import kimi
 
 from oracles import cutlass_sm120, reference
@@ -113,11 +113,11 @@ def measured(
             continue
         right: torch.Tensor | None = None
         for name, numerics in recipes().items():
-            start = time.perf_counter()
+            start = wall()
             ball = before_rounding(problem, numerics)
             right = ball.center if right is None else right
             lines[name].add(ball, right, local)
-            lines[name].seconds += time.perf_counter() - start
+            lines[name].seconds += wall() - start
         assert right is not None
         rows, columns = rows + int(local.sum()), right.shape[1]
         squares += float(right[local].square().sum())

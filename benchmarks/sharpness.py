@@ -22,11 +22,11 @@ import argparse
 import itertools
 import resource
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
+from measuring import wall
 
 from difftest import calibration
 from difftest.judging.compare import judge
@@ -35,6 +35,7 @@ from oracles.enclosure import Enclosure
 from oracles.grouped_mm import GroupedMM
 from oracles.problem import build
 from oracles.reference import enclose
+from strategies.models import MODELS
 from strategies.scenario import Activation, Parallel, Routing, Scenario, Shape, Situ, Swiglu, Values
 
 SIZES = (128, 256, 512)
@@ -153,7 +154,7 @@ def scenarios(hidden: int, inner: int, activation: Activation, top_k: int, rule:
 def kimi(tokens: int = 128, activation: Activation | None = None, low: int = 118, seed: int = 0) -> Scenario:
     """Rank 7 of 32 of one layer of Kimi-K3: 28 of 896 experts."""
     return Scenario(
-        shape=Shape(tokens=tokens, hidden=3584, intermediate=3072, experts=896, top_k=16),
+        shape=MODELS["kimi-k3"].shape(tokens),
         parallel=Parallel(ep_size=32, ep_rank=7),
         activation=activation or Situ(),
         values=Values(seed=seed, scale_low=low, scale_high=low + 4),
@@ -176,15 +177,15 @@ def kimi_ranks(name: str, device: torch.device) -> list[Cell]:
             cell = Cell(f"{activation.kind} scales {low}, M={tokens}", "kimi")
             spent: list[float] = []
             for seed in (0, *range(SEEDS)):  # the first is warmed up
-                marks = [_now(device)]
+                marks = [wall()]
                 problem = build(kimi(tokens, activation, low, seed), device)
-                marks.append(_now(device))
+                marks.append(wall())
                 y = oracle(oracle.prepare(problem))
-                marks.append(_now(device))
+                marks.append(wall())
                 enclosure = enclose(problem, numerics)
-                marks.append(_now(device))
+                marks.append(wall())
                 judge(y, enclosure, numerics)
-                marks.append(_now(device))
+                marks.append(wall())
                 if not spent:
                     spent = [0.0] * 4
                     continue
@@ -198,12 +199,6 @@ def kimi_ranks(name: str, device: torch.device) -> list[Cell]:
         print(pool.line(), flush=True)
         pooled.append(pool)
     return pooled
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def main() -> int:
@@ -222,11 +217,11 @@ def main() -> int:
             cells.append(measured(name, rule, scenarios(hidden, inner, activation, top_k, rule)))
             print(cells[-1].line(), flush=True)
     if not arguments.no_kimi:
-        before, start = _peak(), time.perf_counter()
+        before, start = _peak(), wall()
         problem = build(kimi())
-        built = time.perf_counter()
+        built = wall()
         enclosure = enclose(problem, GroupedMM.numerics)
-        enclosed = time.perf_counter()
+        enclosed = wall()
         oracle = GroupedMM()
         cells.append(Cell("Kimi-K3 rank 7 of 32, M=128", "kimi"))
         cells[-1].add(enclosure, oracle(oracle.prepare(problem)))

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
+from measuring import wall
 from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
@@ -29,6 +29,7 @@ from oracles.numerics import Accumulator, Numerics
 from oracles.problem import Problem, build
 from oracles.reference import enclose
 from oracles.weight import Weight
+from strategies.models import MODELS
 from strategies.scenario import Parallel, Scenario, Shape, Values
 
 RANK = Parallel(ep_size=32, ep_rank=7)
@@ -41,8 +42,7 @@ def _small(tokens: int, size: int, experts: int, top_k: int) -> Scenario:
 
 
 def _kimi(tokens: int) -> Scenario:
-    shape = Shape(tokens=tokens, hidden=3584, intermediate=3072, experts=896, top_k=16)
-    return Scenario(shape=shape, parallel=RANK, values=VALUES)
+    return Scenario(shape=MODELS["kimi-k3"].shape(tokens), parallel=RANK, values=VALUES)
 
 
 SCENARIOS = (
@@ -174,23 +174,16 @@ def _timed(run: Callable[[], Any], device: torch.device, repeats: int) -> tuple[
     seconds, memory = [], 0
     for _ in range(repeats):
         result = None
-        _wait(device)
         before = 0
         if device.type == "cuda":
             before = torch.cuda.memory_allocated(device)
             torch.cuda.reset_peak_memory_stats(device)
-        start = time.perf_counter()
+        start = wall()
         result = run()
-        _wait(device)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(wall() - start)
         if device.type == "cuda":
             memory = torch.cuda.max_memory_allocated(device) - before
     return result, Step(statistics.median(seconds), memory)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _rates(device: torch.device, repeats: int) -> Rates:
