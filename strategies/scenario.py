@@ -209,9 +209,6 @@ class StrayId:
 
 
 RoutingEdit = MaskSlot | MaskRow | AssignExpert | DuplicateSlot | SetWeight | StrayId
-ROUTING_EDITS: dict[str, type[RoutingEdit]] = {
-    cls.edit: cls for cls in (MaskSlot, MaskRow, AssignExpert, DuplicateSlot, SetWeight, StrayId)
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

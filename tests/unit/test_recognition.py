@@ -22,7 +22,6 @@ from strategies.scenario import Scenario, Shape
 
 CPU = torch.device("cpu")
 DECLARED = path((0, 7, 4)).numerics
-CORE = TensorCore(columns=32, alignment=2.0**-13, result=2.0**-13, exactly=True)
 RUNNING = Instruction(columns=32, alignment=2.0**-13, result=2.0**-13, running=True)
 REALLY = {
     "running": RUNNING,

@@ -34,7 +34,6 @@ TINY = 2.0**-126
 LEAST = 2.0**-149
 MOST = formats.MAX_FINITE["float32"]
 FLUSHES = Transcendental(flush_to_zero=True)
-GEMM_FLUSHES = Accumulator(flush_to_zero=True)
 
 
 def double(*values: Any) -> torch.Tensor:
