@@ -88,11 +88,17 @@ class Captured:
         with torch.cuda.device(self.output.device):
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
+            # What an earlier graph's call allocated stays with the allocator until it is emptied. `torch.cuda.graph`
+            # does that too, and gives up pinned memory as well, which takes longer to have again than all of this.
+            torch.cuda.empty_cache()
+            graph = torch.cuda.CUDAGraph()
             with torch.cuda.stream(stream):
                 self._call.poison()
                 self._call.launch(self.output)
+                graph.capture_begin()
+                try:
+                    self._call.launch(self.output)
+                finally:
+                    graph.capture_end()
             torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self._call.launch(self.output)
         return graph
