@@ -34,7 +34,8 @@ from difftest.judging.judges import Judge
 from difftest.judging.outcome import Bucket, Outcome, Verdict
 from difftest.ledger import cases
 from difftest.ledger.claims import Claims
-from difftest.ledger.ledger import Ledger, crashing
+from difftest.ledger.ledger import Attribution, Ledger, crashing
+from difftest.line import Line
 from difftest.options import PROFILES, InvalidOption, Options, shards_of, share_of
 from difftest.output import events
 from difftest.output.events import Handler
@@ -75,6 +76,7 @@ def run(
             if elsewhere is None:
                 for shard in shards:
                     campaign.generate(shard)
+                campaign.wait()
             campaign.shrink()
             if elsewhere is not None:
                 elsewhere(campaign.add)
@@ -90,6 +92,7 @@ def judge(options: Options, scenario: AnyScenario, emit: Handler) -> Summary:
         def work() -> None:
             campaign.recover()
             campaign.judge(scenario)
+            campaign.wait()
             campaign.shrink()
 
         return campaign.report(work)
@@ -102,25 +105,56 @@ def run_shard(
     claims: Claims | None = None,
     known: Sequence[Path] | None = None,
     executors: Executors | None = None,
-    *,
-    recovers: bool = True,
 ) -> Summary:
     """Run one shard, as a part of a campaign that several processes share; the summaries of all shards add up.
 
     claims: on a folder of this campaign that the processes share, so that a bucket is shrunk by one of them.
     known: the ledger's case files; by default all in its folder, those that other shards have just saved included.
-    executors: that stay warm for the next shard; by default new ones. recovers: takes in the case that an earlier
-    process did not survive; False where whoever ran it runs its whole shard again.
-    Raises `OracleNotFound` for a spec that names none.
+    executors: that stay warm for the next shard; by default new ones. Raises `OracleNotFound` for a spec that names
+    none.
     """
     with _campaign(options, emit, claims or Claims(), known, executors) as campaign:
-        if recovers:
-            campaign.recover()
-        else:
-            campaign.beware()
+        campaign.recover()
         campaign.generate(shard)
+        campaign.wait()
         campaign.shrink()
         return campaign.summary()
+
+
+class BegunShard:
+    """A shard whose cases are handed over, see `begin_shard`."""
+
+    def __init__(self, campaign: _Campaign, stack: contextlib.ExitStack) -> None:
+        self._campaign = campaign
+        self._stack = stack
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return not self._campaign.waiting
+
+    def end(self) -> Summary:
+        """Wait for what is left, and shrink the new buckets."""
+        with self._stack:
+            self._campaign.wait()
+            self._campaign.shrink()
+            return self._campaign.summary()
+
+
+def begin_shard(
+    options: Options, shard: int, emit: Handler, claims: Claims, known: Sequence[Path], executors: Executors, line: Line
+) -> BegunShard:
+    """Begin what `run_shard` does, so that the process's workers have the cases of the next shard when those of this
+    one come to an end. A case that an earlier process did not survive is not taken in: whoever ran it runs its whole
+    shard again.
+
+    line: the one of all shards of the process. Raises as `run_shard` does.
+    """
+    with contextlib.ExitStack() as stack:
+        campaign = stack.enter_context(_campaign(options, emit, claims, known, executors, line))
+        campaign.beware()
+        campaign.generate(shard)
+        return BegunShard(campaign, stack.pop_all())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +182,7 @@ def run_part(
                 campaign.replay_ledger()
             for shard in shards:
                 campaign.generate(shard)
+            campaign.wait()
             campaign.shrink()
 
         summary = campaign.report(work, shards=shards)
@@ -200,6 +235,7 @@ def _campaign(
     claims: Claims,
     known: Sequence[Path] | None = None,
     executors: Executors | None = None,
+    line: Line | None = None,
 ) -> Iterator[_Campaign]:
     """A campaign with a journal, or without one where that cannot be written."""
     with contextlib.ExitStack() as stack:
@@ -212,7 +248,7 @@ def _campaign(
             known = cases.known(options.cases, options.candidates)
         if executors is None:
             executors = stack.enter_context(executors_for(options))
-        yield _Campaign(options, emit, claims, known, journal, executors)
+        yield _Campaign(options, emit, claims, known, journal, executors, line or Line())
 
 
 @dataclass(frozen=True)
@@ -226,6 +262,36 @@ class _Running:
     pending: tuple[Pending, ...]
 
 
+class _NotYet(Exception):
+    """What was asked is not answered."""
+
+
+class _Answers:
+    """What is asked about one finding, each question in its turn (see `Line`)."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._asked: dict[AnyScenario, Pending] = {}
+
+    def check(self, scenario: AnyScenario, *, checks: Collection[str] | None = None) -> Outcome:
+        """See `Engine.check`. Raises `_NotYet` when it is asked for the first time."""
+        if scenario not in self._asked:
+            self._asked[scenario] = self._judge.submit(scenario, checks=checks)
+            raise _NotYet
+        return self._asked[scenario].result()
+
+
+@dataclass
+class _Found:
+    """A finding. after: scenarios that were over then, its own included. due_to: None until it is known."""
+
+    finding: Outcome
+    shard: int | None
+    after: int
+    answers: _Answers
+    due_to: Attribution | None = None
+
+
 class _Campaign:
     def __init__(
         self,
@@ -235,6 +301,7 @@ class _Campaign:
         known: Sequence[Path],
         journal: Journal | None,
         executors: Executors,
+        line: Line,
     ) -> None:
         self._options = options
         self._emit = emit
@@ -279,8 +346,12 @@ class _Campaign:
         self._capability = _narrowed(promised, options.activations)
         self._tally = Tally(self._capability) if isinstance(self._capability, Capability) else None
         self._ahead = max((judge.ahead for judge in self.judges.values()), default=0)
-        self._running: deque[_Running] = deque()
+        self._line = line
+        self.waiting = 0
+        """Of the line, what is this campaign's."""
+        self._found: deque[_Found] = deque()
         self._scenarios = 0
+        self._of_shard: Counter[int | None] = Counter()
         self._verdicts: dict[str, Counter[Verdict]] = {spec: Counter() for spec in self.judges}
         self._unsupported: dict[str, Counter[str]] = {spec: Counter() for spec in self.judges}
         self._one_offs = 0
@@ -321,7 +392,7 @@ class _Campaign:
             # A case that took its own process along did not take the one that kept the journal.
             findings = outcome.findings or (() if case.isolated else (case.crashed(),))
             for finding in findings:
-                self.harvest.collect(finding, None, self._scenarios, judge)
+                self.harvest.collect(finding, self._ledger.explain(finding, judge), None, self._scenarios)
 
     def beware(self) -> None:
         """Isolate the candidates that were running when an earlier process of these campaigns ended, and no more: what
@@ -349,12 +420,12 @@ class _Campaign:
         new: list[Outcome] = []
         for judge in self.judges.values():
             for finding in judge.check(scenario).findings:
-                explanation = self._ledger.explain(finding, judge)
-                new += explanation.instead or (() if explanation.known else (finding,))
+                due_to = self._ledger.explain(finding, judge)
+                new += due_to.instead or (() if due_to.known else (finding,))
         for finding in new:
             if finding.bucket not in self._saved:
                 self._saved.add(finding.bucket)
-                self.harvest.collect(finding, None, 0, self.judges[finding.candidate])
+                self.harvest.collect(finding, self._ledger.explain(finding, self.judges[finding.candidate]), None, 0)
                 # In another thread than the test that asks: Hypothesis lets none draw inside another.
                 with ThreadPoolExecutor(1) as outside:
                     outside.submit(self.shrink).result()
@@ -365,19 +436,19 @@ class _Campaign:
         return Stream(self.strategy, base_seed=self._options.seed, shard=shard, count=count)
 
     def generate(self, shard: int) -> None:
-        """Draw and judge the shard's scenarios."""
-        before = self._scenarios
+        """Draw the shard's scenarios and hand them over. `wait` for the last of them."""
         if self.judges:
             self._stream(shard).each(lambda scenario: self._begin(shard, scenario))
-            while self._running:
-                self._finish(self._running.popleft())
-        self._emit(events.ShardFinished(shard=shard, scenarios=self._scenarios - before))
+        self._hand_over(lambda: self._emit(events.ShardFinished(shard=shard, scenarios=self._of_shard[shard])))
 
     def judge(self, scenario: AnyScenario) -> None:
-        """Judge a scenario that was not drawn."""
+        """Hand a scenario over that was not drawn. `wait` for it."""
         self._begin(None, scenario)
-        while self._running:
-            self._finish(self._running.popleft())
+
+    def wait(self) -> None:
+        """Until all that was handed over is over, and every finding of it is known or new."""
+        while self.waiting:
+            self._line.end_oldest()
 
     def report(self, work: Callable[[], None], *, shards: Sequence[int] | None = None) -> Summary:
         """Do the work of a run, and tell of its start and its end. shards: that it draws; None for one scenario."""
@@ -394,6 +465,9 @@ class _Campaign:
         try:
             work()
         except (KeyboardInterrupt, WorkerFailed):  # the user's, or no process can run a candidate any more
+            # What still has to be asked may be known: the next run sees it again.
+            self._found = deque(found for found in self._found if found.due_to is not None)
+            self._collect()
             self.harvest.end_unshrunk()
             self._emit(events.RunInterrupted(summary=self.summary()))
             raise
@@ -408,15 +482,27 @@ class _Campaign:
         """
         started = time.monotonic()
         pending = tuple(judge.submit(scenario) for judge in self.judges.values())
-        self._running.append(_Running(shard, scenario, started, pending))
-        while len(self._running) > self._ahead:
-            self._finish(self._running.popleft())
+        running = _Running(shard, scenario, started, pending)
+        self._hand_over(lambda: self._finish(running))
+
+    def _hand_over(self, end: Callable[[], None]) -> None:
+        self._append(end)
+        self._line.keep(self._ahead)
+
+    def _append(self, end: Callable[[], None]) -> None:
+        def ended() -> None:
+            self.waiting -= 1
+            end()
+
+        self.waiting += 1
+        self._line.append(ended)
 
     def _finish(self, running: _Running) -> None:
         shard, scenario = running.shard, running.scenario
         outcomes = tuple(pending.result() for pending in running.pending)
         seconds = time.monotonic() - running.started
         self._scenarios += 1
+        self._of_shard[shard] += 1
         if self._tally is not None and shard is not None and isinstance(scenario, Scenario):
             self._tally.take(scenario)
         for spec, outcome in zip(self.judges, outcomes, strict=True):
@@ -429,7 +515,22 @@ class _Campaign:
         self._emit(events.ScenarioFinished(shard=shard, scenario=scenario, outcomes=outcomes, seconds=seconds))
         for judge, outcome in zip(self.judges.values(), outcomes, strict=True):
             for finding in outcome.findings:
-                self.harvest.collect(finding, shard, self._scenarios, judge)
+                found = _Found(finding, shard, self._scenarios, _Answers(judge))
+                self._found.append(found)
+                self._explain(found)
+
+    def _explain(self, found: _Found) -> None:
+        try:
+            found.due_to = self._ledger.explain(found.finding, found.answers)
+        except _NotYet:
+            self._append(lambda: self._explain(found))
+        self._collect()
+
+    def _collect(self) -> None:
+        """Take in what is explained, in the order of the scenarios, whatever had to be asked about each."""
+        while self._found and (due_to := self._found[0].due_to) is not None:
+            found = self._found.popleft()
+            self.harvest.collect(found.finding, due_to, found.shard, found.after)
 
     def shrink(self) -> None:
         """Shrink the new buckets."""

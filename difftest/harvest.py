@@ -19,7 +19,7 @@ from difftest.ledger import cases
 from difftest.ledger.cases import AppliesTo, Case, Found
 from difftest.ledger.causes import Cause, explained_by
 from difftest.ledger.claims import Claims
-from difftest.ledger.ledger import Ledger
+from difftest.ledger.ledger import Attribution, Ledger
 from difftest.options import Options
 from difftest.output import describe, events
 from difftest.output.events import Handler, Stage
@@ -89,17 +89,15 @@ class Harvest:
         self.findings: list[Finding] = []
         self.cases: list[Case] = []
 
-    def collect(self, finding: Outcome, shard: int | None, scenarios_before: int, judge: Judge | None = None) -> None:
+    def collect(self, finding: Outcome, due_to: Attribution, shard: int | None, scenarios_before: int) -> None:
         """Take a finding in: count it if it is known, else save it, as the process may end before it is shrunk.
 
         Where it is known in part, what is left of it without the known part is taken in instead.
-        judge: the candidate's, to ask what is left; None after a crash.
         """
-        explanation = self._ledger.explain(finding, judge)
-        for other in explanation.instead:
+        for other in due_to.instead:
             self._take(other, None, None, scenarios_before)
-        if not explanation.instead:
-            self._take(finding, explanation.known, shard, scenarios_before)
+        if not due_to.instead:
+            self._take(finding, due_to.known, shard, scenarios_before)
 
     def _take(self, finding: Outcome, known: Path | None, shard: int | None, scenarios_before: int) -> None:
         bucket = finding.bucket

@@ -31,7 +31,7 @@ def crashing(folder: Path) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Attribution:
     """known: the open case that a finding is another sighting of; None when it is new. instead: where it is new, but
     not by itself, the findings of its scenario without what is known about it."""
 
@@ -75,7 +75,7 @@ class Ledger:
                     self._open[bucket][path] = Cause(case.scenario, case.trigger)
                     self._sightings.update({(bucket, digest): path for digest in case.sightings})
 
-    def explain(self, finding: Outcome, checker: Checker | None) -> Explanation:
+    def explain(self, finding: Outcome, checker: Checker | None) -> Attribution:
         """Whether open cases explain the finding: without what they need, its scenario agrees in the finding's check.
 
         Any case counts that may show as it (see `difftest.ledger.causes.Cause`) and that the scenario has all of;
@@ -86,20 +86,20 @@ class Ledger:
         """
         before = self._sighting(finding)
         if before is not None:
-            return Explanation(before)
+            return Attribution(before)
         causes = {path: cause for path, cause in self._alike(finding.bucket).items() if cause.is_in(finding.scenario)}
         rest = None if checker is None else stripped(finding, causes.values(), checker)
         if rest is None:
-            return Explanation(self._own(finding.bucket, causes))
+            return Attribution(self._own(finding.bucket, causes))
         staying = [path for path, cause in causes.items() if cause.is_in(rest.scenario)]
         left = [other for other in rest.findings if alike(other.bucket, finding.bucket)]
         known = [self._sighting(other) or self._own(other.bucket, staying) for other in left]
         if None in known:
-            return Explanation(None, tuple(other for other, path in zip(left, known, strict=True) if path is None))
+            return Attribution(None, tuple(other for other, path in zip(left, known, strict=True) if path is None))
         if left:
-            return Explanation(known[0])
+            return Attribution(known[0])
         gone = [path for path in causes if path not in staying]
-        return Explanation(self._own(finding.bucket, gone) or gone[0])
+        return Attribution(self._own(finding.bucket, gone) or gone[0])
 
     def _own(self, bucket: Bucket, paths: Iterable[Path]) -> Path | None:
         """The first of the open cases that is of this very bucket."""

@@ -1,7 +1,8 @@
 """`difftest run -n N`: the shards of a campaign on processes of this machine, which share its devices.
 
-Each process runs one shard after the other, its candidates warm. The devices are leased by the workers in them
-(`difftest.isolation.lease`); a process that dies is replaced, and its shard begins anew.
+Each process runs one shard after the other, its candidates warm, and begins the next before the last one is over. The
+devices are leased by the workers in them (`difftest.isolation.lease`); a process that dies is replaced, and its shards
+begin anew.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import pebble
 import torch
 
 from difftest import campaign
+from difftest.campaign import BegunShard
 from difftest.findings import Summary
 from difftest.isolation import environment
 from difftest.isolation.environment import Environment, WorkerFailed
@@ -30,6 +32,7 @@ from difftest.isolation.spawning import Context, Process
 from difftest.isolation.worker import how_it_ended
 from difftest.ledger import cases
 from difftest.ledger.claims import Claims
+from difftest.line import Line
 from difftest.options import Options, shards_of
 from difftest.output.events import Event, FindingFound, Handler, ShardLost
 from difftest.scale.part import words
@@ -78,7 +81,7 @@ def run(options: Options, emit: Handler, count: int) -> Summary:
         def elsewhere(add: Callable[[Summary], None]) -> None:
             executors.close()  # what it had of the devices is theirs now
             announced = set()
-            for summary, events in _shards(job, emit):
+            for _, summary, events in _shards(job, emit):
                 for event in events:
                     if isinstance(event, FindingFound):
                         first = (event.outcome.bucket, event.known)
@@ -102,39 +105,79 @@ class _Job:
     processes: int
 
 
-_Done = tuple[Summary, list[Event]]
+_Over = tuple[int, Summary, list[Event]]
+"""A shard that is over, what came of it, and its events."""
 
 
-def _shards(job: _Job, emit: Handler) -> Iterator[_Done]:
-    """What came of each shard, as it is over."""
-    here = Environment(name="", python=sys.executable, path=tuple(sys.path))
-    context: Any = Context(here, _Parent)
-    pool = pebble.ProcessPool(job.processes, initializer=_enter, initargs=(job,), context=context)
+class _Driver:
+    """A process that draws, and hands cases over to workers of its own.
+
+    begun: the shards that it was given and that are not over. What it is doing is a future; one at a time.
+    """
+
+    def __init__(self, job: _Job) -> None:
+        here = Environment(name="", python=sys.executable, path=tuple(sys.path))
+        context: Any = Context(here, _Parent)
+        self._pool = pebble.ProcessPool(1, initializer=_enter, initargs=(job,), context=context)
+        self.begun: set[int] = set()
+
+    def begin(self, shard: int, *, again: bool) -> concurrent.futures.Future[list[_Over]]:
+        self.begun.add(shard)
+        return self._pool.schedule(_begin, args=(shard, again))
+
+    def end(self) -> concurrent.futures.Future[list[_Over]]:
+        return self._pool.schedule(_end)
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self._pool.active)
+
+    def close(self) -> None:
+        self._pool.stop()  # type: ignore[no-untyped-call]
+        self._pool.join()
+
+
+def _shards(job: _Job, emit: Handler) -> Iterator[_Over]:
+    """Each shard as it is over."""
+    drivers = [_Driver(job) for _ in range(job.processes)]
+    waiting = deque(range(shards_of(job.options.examples)))
     tries: Counter[int] = Counter()
-    running: dict[concurrent.futures.Future[_Done], int] = {}
+    running: dict[concurrent.futures.Future[list[_Over]], _Driver] = {}
     try:
-        for shard in range(shards_of(job.options.examples)):
-            running[pool.schedule(_shard, args=(shard, False))] = shard
-        while running:
+        while True:
+            for driver in [free for free in drivers if free not in running.values()]:
+                if waiting:
+                    shard = waiting.popleft()
+                    running[driver.begin(shard, again=tries[shard] > 0)] = driver
+                elif driver.begun:
+                    running[driver.end()] = driver
+            if not running:
+                return
             done, _ = concurrent.futures.wait(running, timeout=1, return_when=concurrent.futures.FIRST_COMPLETED)
-            if not done and not pool.active:
+            if not done and not all(driver.is_alive for driver in running.values()):
                 raise WorkerFailed("the processes of -n do not start")
             for future in done:
-                shard = running.pop(future)
+                driver = running.pop(future)
                 try:
-                    yield future.result()
+                    over = future.result()
                 except (pebble.ProcessExpired, BrokenProcessPool) as death:
                     status = getattr(death, "exitcode", None)
                     ended = f"its process ended ({'at its start' if status is None else how_it_ended(status)})"
-                    tries[shard] += 1
-                    again = tries[shard] < TRIES
-                    emit(ShardLost(shard=shard, error=ended, again=again))
-                    if not again:
-                        raise WorkerFailed(f"shard {words([shard])}: {ended}, {TRIES} times") from None
-                    running[pool.schedule(_shard, args=(shard, True))] = shard
+                    lost = sorted(driver.begun)
+                    driver.begun.clear()
+                    for shard in lost:
+                        tries[shard] += 1
+                        again = tries[shard] < TRIES
+                        emit(ShardLost(shard=shard, error=ended, again=again))
+                        if not again:
+                            raise WorkerFailed(f"shard {words([shard])}: {ended}, {TRIES} times") from None
+                    waiting.extendleft(reversed(lost))
+                else:
+                    driver.begun.difference_update(shard for shard, _, _ in over)
+                    yield from over
     finally:
-        pool.stop()  # type: ignore[no-untyped-call]
-        pool.join()
+        for driver in drivers:
+            driver.close()
 
 
 class _Parent(Process):
@@ -151,10 +194,12 @@ class _Parent(Process):
 
 @dataclass(frozen=True)
 class _Here:
-    """What stays in a process from shard to shard."""
+    """What stays in a process from shard to shard. begun: with their events, the oldest first."""
 
     job: _Job
     executors: Executors
+    line: Line
+    begun: dict[int, tuple[BegunShard, list[Event]]]
 
 
 _here: _Here
@@ -163,15 +208,29 @@ _here: _Here
 def _enter(job: _Job) -> None:
     global _here  # what a pool's initializer can leave for its tasks
     torch.set_num_threads(1)
-    _here = _Here(job, campaign.executors_for(job.options, job.processes, job.lost))
+    _here = _Here(job, campaign.executors_for(job.options, job.processes, job.lost), Line(), {})
 
 
-def _shard(shard: int, again: bool) -> _Done:
-    """again: whoever ran it before died of it, so that the candidates run in processes of their own."""
+def _begin(shard: int, again: bool) -> list[_Over]:
+    """Begin a shard. Returns what is over meanwhile.
+
+    again: whoever ran it before died of it, so that the candidates run in processes of their own.
+    """
     job, executors = _here.job, _here.executors
     if again:
         executors.isolate(job.options.candidates)
     events: list[Event] = []
     claims = Claims(job.folder, str(shard))
-    summary = campaign.run_shard(job.options, shard, events.append, claims, job.known, executors, recovers=False)
-    return summary, events
+    begun = campaign.begin_shard(job.options, shard, events.append, claims, job.known, executors, _here.line)
+    _here.begun[shard] = (begun, events)
+    return [_ended(number) for number, (other, _) in list(_here.begun.items()) if other.is_over]
+
+
+def _end() -> list[_Over]:
+    """Wait for the oldest shard."""
+    return [_ended(next(iter(_here.begun)))]
+
+
+def _ended(shard: int) -> _Over:
+    begun, events = _here.begun.pop(shard)
+    return shard, begun.end(), events

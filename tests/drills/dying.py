@@ -108,6 +108,21 @@ class First(GroupedMM):
         return super().__call__(prepared)
 
 
+class Orphan(GroupedMM):
+    """Kills the process that its cases come from, once, when that has had the time to hand over all that it wants."""
+
+    calls = 0
+
+    def __call__(self, prepared):
+        self.calls += 1
+        mark = Path(os.environ["DIFFTEST_DRILL"])
+        if self.calls == 3 and not mark.exists():
+            time.sleep(3)
+            mark.touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+        return super().__call__(prepared)
+
+
 class DiesAtStart(GroupedMM):
     def __init__(self):
         os._exit(4)

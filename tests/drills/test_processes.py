@@ -6,22 +6,41 @@ import dying
 import pytest
 
 from difftest.options import Options
-from difftest.output.events import ScenarioFinished, ShardLost
+from difftest.output.events import ScenarioFinished, ShardFinished, ShardLost
 from difftest.scale import processes
 
 
 @pytest.fixture
-def options(tmp_path, monkeypatch) -> Options:
+def options(tmp_path, monkeypatch):
     monkeypatch.setenv("DIFFTEST_DRILL", str(tmp_path / "mark"))
-    return Options(candidates=(f"{dying.FILE}:First",), profile="quick", examples=16, seed=1, cases=tmp_path / "cases")
+
+    def make(name: str, **changes) -> Options:
+        given = {"profile": "quick", "examples": 16, "seed": 1, "cases": tmp_path / "cases"} | changes
+        return Options(candidates=(f"{dying.FILE}:{name}",), **given)
+
+    return make
 
 
 @pytest.mark.usefixtures("warm")
 def test_a_process_that_is_killed_is_replaced(options):
     seen = []
-    summary = processes.run(options, seen.append, 2)
+    summary = processes.run(options("First"), seen.append, 2)
     assert (summary.scenarios, summary.findings, summary.exit_code) == (16, (), 0)
     (lost,) = (event for event in seen if isinstance(event, ShardLost))
     assert (lost.again, lost.error) == (True, "its process ended (SIGKILL)")
     drawn = [event.scenario for event in seen if isinstance(event, ScenarioFinished)]
     assert len(drawn) == len(set(drawn)) == 16
+
+
+@pytest.mark.usefixtures("warm")
+def test_so_is_one_that_has_begun_several_shards(options):
+    seen = []
+    summary = processes.run(options("Orphan", examples=40, isolate=True, workers=1), seen.append, 1)
+    assert (summary.scenarios, summary.findings, summary.exit_code) == (40, (), 0)
+    lost = [event for event in seen if isinstance(event, ShardLost)]
+    assert len(lost) >= 2
+    assert {(event.again, event.error) for event in lost} == {(True, "its process ended (SIGKILL)")}
+    drawn = [event.scenario for event in seen if isinstance(event, ScenarioFinished)]
+    assert len(drawn) == len(set(drawn)) == 40
+    over = [event.shard for event in seen if isinstance(event, ShardFinished)]
+    assert sorted(over) == [0, 1, 2, 3, 4]

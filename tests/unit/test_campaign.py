@@ -16,7 +16,7 @@ from findings import diverges
 
 import oracles
 from difftest import campaign
-from difftest.campaign import run, run_shard
+from difftest.campaign import begin_shard, executors_for, run, run_shard
 from difftest.findings import Summary
 from difftest.judging.outcome import Verdict
 from difftest.judging.trial import InProcess
@@ -24,6 +24,7 @@ from difftest.ledger import cases
 from difftest.ledger.cases import Status
 from difftest.ledger.claims import Claims
 from difftest.ledger.replay import ReplayStatus, replay
+from difftest.line import Line
 from difftest.options import InvalidOption, Options
 from difftest.output import events
 from strategies import Scenario, Shape
@@ -247,6 +248,26 @@ def test_what_is_handed_over_ahead_changes_nothing(options, monkeypatch, tmp_pat
     assert told[:2] == told[2:]
     assert told[0][0]
     assert told[1][1] > 1  # the ledger's
+
+
+def test_a_shard_that_is_begun_before_the_last_is_over_ends_as_it_does_alone(options, monkeypatch, tmp_path):
+    shards, told = (1, 0, 2), []
+    for ahead in (0, 20):
+        monkeypatch.setattr(InProcess, "ahead", ahead)
+        line, seen = Line(), Recorder()
+        given = options("Rejects", seed=2, cases=tmp_path / str(ahead))
+        with executors_for(given) as executors:
+            begun = [begin_shard(given, shard, seen, Claims(), (), executors, line) for shard in shards]
+            assert [one.is_over for one in begun] == [ahead == 0] * 3
+            summaries = [one.end() for one in begun]
+        assert all(one.is_over for one in begun)
+        assert [event.shard for event in seen.of(events.ShardFinished)] == [*shards]
+        told.append([
+            (one.verdicts, [(finding.smallest.scenario, finding.seen) for finding in one.findings])
+            for one in summaries
+        ])  # fmt: skip
+    assert told[0] == told[1]
+    assert any(findings for _, findings in told[0])
 
 
 def test_a_race_is_found_and_reduced(options):

@@ -14,7 +14,7 @@ from findings import HERE, FakeEngine, agrees, case, diverges
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.ledger import cases, triggers
 from difftest.ledger.causes import Cause, alike, explained_by, stripped, without
-from difftest.ledger.ledger import Explanation, Ledger
+from difftest.ledger.ledger import Attribution, Ledger
 from difftest.ledger.triggers import Trigger
 from difftest.shrinking.complexity import covers
 from strategies import (
@@ -140,7 +140,7 @@ def test_a_trigger_is_known_in_whatever_form_it_comes(ledger) -> None:
     """A case of three experts does not cover a scenario of two; one that names its trigger asks for no size."""
     form = diverges(replace(TWICE, shape=Shape(experts=3, top_k=3)))
     nonfinite = diverges(ASSIGNED, check="pad", kind="must_be_finite")
-    assert ledger(form).explain(nonfinite, engine_of(repeats_expert)) == Explanation(None)
+    assert ledger(form).explain(nonfinite, engine_of(repeats_expert)) == Attribution(None)
     known = ledger(form, trigger=Trigger.DUPLICATE_EXPERT)
     assert known.explain(nonfinite, engine_of(repeats_expert)).known is not None
     assert known.has_cause(form.bucket, ASSIGNED)
@@ -184,9 +184,9 @@ def test_nothing_else_hides_behind_a_trigger(ledger) -> None:
         assert found.known is None
         assert is_biased(instead.scenario)
         assert not repeats_expert(instead.scenario)
-    assert known.explain(diverges(BIASED), engine_of(is_biased)) == Explanation(None)
+    assert known.explain(diverges(BIASED), engine_of(is_biased)) == Attribution(None)
     rejected = replace(diverges(ASSIGNED), verdict=Verdict.REJECTED, kind="ValueError", check="call", worst=None)
-    assert known.explain(rejected, engine_of(repeats_expert)) == Explanation(None)
+    assert known.explain(rejected, engine_of(repeats_expert)) == Attribution(None)
 
 
 def test_the_very_sightings_of_a_case_are_known(ledger) -> None:

@@ -58,7 +58,7 @@ def harvested(tmp_path):
             nonlocal count
             count += 1
             for finding in engine.check(scenario).findings:
-                harvest.collect(finding, 1, count, engine)
+                harvest.collect(finding, ledger.explain(finding, engine), 1, count)
 
         stream(1).each(visit)
         harvest.shrink({"fake": engine}, stream)
