@@ -142,16 +142,24 @@ class BegunShard:
 
 
 def begin_shard(
-    options: Options, shard: int, emit: Handler, claims: Claims, known: Sequence[Path], executors: Executors, line: Line
+    options: Options,
+    shard: int,
+    emit: Handler,
+    claims: Claims,
+    known: Sequence[Path],
+    executors: Executors,
+    line: Line,
+    journals: Path,
 ) -> BegunShard:
     """Begin what `run_shard` does, so that the process's workers have the cases of the next shard when those of this
     one come to an end. A case that an earlier process did not survive is not taken in: whoever ran it runs its whole
     shard again.
 
-    line: the one of all shards of the process. Raises as `run_shard` does.
+    line: the one of all shards of the process. journals: a folder that the processes of the run share. Raises as
+    `run_shard` does.
     """
     with contextlib.ExitStack() as stack:
-        campaign = stack.enter_context(_campaign(options, emit, claims, known, executors, line))
+        campaign = stack.enter_context(_campaign(options, emit, claims, known, executors, line, journals))
         campaign.beware()
         campaign.generate(shard)
         return BegunShard(campaign, stack.pop_all())
@@ -236,11 +244,13 @@ def _campaign(
     known: Sequence[Path] | None = None,
     executors: Executors | None = None,
     line: Line | None = None,
+    journals: Path | None = None,
 ) -> Iterator[_Campaign]:
-    """A campaign with a journal, or without one where that cannot be written."""
+    """A campaign with a journal, or without one where that cannot be written. journals: by default `journal_folder`."""
+    journals = journals or journal_folder(options)
     with contextlib.ExitStack() as stack:
         try:
-            journal = stack.enter_context(Journal(journal_folder(options)))
+            journal = stack.enter_context(Journal(journals))
         except JournalError as error:
             emit(events.JournalLost(error=str(error)))
             journal = None
@@ -248,7 +258,7 @@ def _campaign(
             known = cases.known(options.cases, options.candidates)
         if executors is None:
             executors = stack.enter_context(executors_for(options))
-        yield _Campaign(options, emit, claims, known, journal, executors, line or Line())
+        yield _Campaign(options, emit, claims, known, journal, executors, line or Line(), journals)
 
 
 @dataclass(frozen=True)
@@ -302,9 +312,11 @@ class _Campaign:
         journal: Journal | None,
         executors: Executors,
         line: Line,
+        journals: Path,
     ) -> None:
         self._options = options
         self._emit = emit
+        self._journals = journals
         self._started = time.monotonic()
         self._executors = executors
         executors.isolate(crashing(options.cases) & set(options.candidates))  # also what another shard has just found
@@ -379,7 +391,7 @@ class _Campaign:
     def recover(self) -> None:
         """Take in the case that an earlier process of these campaigns did not survive."""
         try:
-            left = list(leftovers(journal_folder(self._options)))
+            left = list(leftovers(self._journals))
         except JournalError as error:
             self._lost_journal(error)
             return
@@ -398,7 +410,7 @@ class _Campaign:
         """Isolate the candidates that were running when an earlier process of these campaigns ended, and no more: what
         it ran is drawn again, and it may have been ended from outside."""
         try:
-            running = {case.candidate for case in leftovers(journal_folder(self._options))}
+            running = {case.candidate for case in leftovers(self._journals)}
         except JournalError as error:
             self._lost_journal(error)
             return

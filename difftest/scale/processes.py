@@ -75,7 +75,14 @@ def run(options: Options, emit: Handler, count: int) -> Summary:
     known = cases.known(options.cases, options.candidates)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="difftest-")))
-        job = _Job(options=options, known=known, folder=folder, lost=folder / "devices", processes=count)
+        job = _Job(
+            options=options,
+            known=known,
+            folder=folder,
+            lost=folder / "devices",
+            journals=folder / "journals",
+            processes=count,
+        )
         executors = stack.enter_context(campaign.executors_for(options, count, job.lost))
 
         def elsewhere(add: Callable[[Summary], None]) -> None:
@@ -96,12 +103,14 @@ def run(options: Options, emit: Handler, count: int) -> Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """What a process needs to know. folder: of claims."""
+    """What a process needs to know. folder: of claims. journals: of this run alone. When the user ends it, its processes
+    are ended in the middle of a case, which the next run must not take for a crash."""
 
     options: Options
     known: Sequence[Path]
     folder: Path
     lost: Path
+    journals: Path
     processes: int
 
 
@@ -221,7 +230,9 @@ def _begin(shard: int, again: bool) -> list[_Over]:
         executors.isolate(job.options.candidates)
     events: list[Event] = []
     claims = Claims(job.folder, str(shard))
-    begun = campaign.begin_shard(job.options, shard, events.append, claims, job.known, executors, _here.line)
+    begun = campaign.begin_shard(
+        job.options, shard, events.append, claims, job.known, executors, _here.line, job.journals
+    )
     _here.begun[shard] = (begun, events)
     return [_ended(number) for number, (other, _) in list(_here.begun.items()) if other.is_over]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dying
 import pytest
 
+from difftest import campaign
+from difftest.journal import leftovers
 from difftest.options import Options
 from difftest.output.events import ScenarioFinished, ShardFinished, ShardLost
 from difftest.scale import processes
@@ -44,3 +46,16 @@ def test_so_is_one_that_has_begun_several_shards(options):
     assert len(drawn) == len(set(drawn)) == 40
     over = [event.shard for event in seen if isinstance(event, ShardFinished)]
     assert sorted(over) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("warm")
+def test_what_ran_when_the_user_ended_it_is_no_crash_to_the_next_run(options):
+    given = options("First")
+
+    def ended(event) -> None:
+        if isinstance(event, ShardLost):  # its process left a case that was begun and not finished
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        processes.run(given, ended, 2)
+    assert list(leftovers(campaign.journal_folder(given))) == []

@@ -257,7 +257,7 @@ def test_a_shard_that_is_begun_before_the_last_is_over_ends_as_it_does_alone(opt
         line, seen = Line(), Recorder()
         given = options("Rejects", seed=2, cases=tmp_path / str(ahead))
         with executors_for(given) as executors:
-            begun = [begin_shard(given, shard, seen, Claims(), (), executors, line) for shard in shards]
+            begun = [begin_shard(given, shard, seen, Claims(), (), executors, line, tmp_path) for shard in shards]
             assert [one.is_over for one in begun] == [ahead == 0] * 3
             summaries = [one.end() for one in begun]
         assert all(one.is_over for one in begun)
