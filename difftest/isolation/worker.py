@@ -255,8 +255,12 @@ class Worker:
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
-        self._pool.stop()  # type: ignore[no-untyped-call]
+        self.stop()
         self._pool.join()
+
+    def stop(self) -> None:
+        """Begin to `close` it."""
+        self._pool.stop()  # type: ignore[no-untyped-call]
 
 
 def how_it_ended(status: int) -> str:
@@ -365,6 +369,8 @@ class Workers:
 
     def close(self) -> None:
         """End all processes."""
+        for worker in self._workers:
+            worker.stop()
         for worker in self._workers:
             worker.close()
 

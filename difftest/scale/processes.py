@@ -83,12 +83,16 @@ def run(options: Options, emit: Handler, count: int) -> Summary:
             journals=folder / "journals",
             processes=count,
         )
+        drivers = [_Driver(job) for _ in range(min(count, shards_of(options.examples)))]
+        stack.callback(_close, drivers)
+        for driver in drivers:
+            driver.start()
         executors = stack.enter_context(campaign.executors_for(options, count, job.lost))
 
         def elsewhere(add: Callable[[Summary], None]) -> None:
             executors.close()  # what it had of the devices is theirs now
             announced = set()
-            for _, summary, events in _shards(job, emit):
+            for _, summary, events in _shards(job, drivers, emit):
                 for event in events:
                     if isinstance(event, FindingFound):
                         first = (event.outcome.bucket, event.known)
@@ -130,6 +134,10 @@ class _Driver:
         self._pool = pebble.ProcessPool(1, initializer=_enter, initargs=(job,), context=context)
         self.begun: set[int] = set()
 
+    def start(self) -> None:
+        """Have it import what it needs, while the ledger is replayed."""
+        self._pool.schedule(_start)
+
     def begin(self, shard: int, *, again: bool) -> concurrent.futures.Future[list[_Over]]:
         self.begun.add(shard)
         return self._pool.schedule(_begin, args=(shard, again))
@@ -137,56 +145,66 @@ class _Driver:
     def end(self) -> concurrent.futures.Future[list[_Over]]:
         return self._pool.schedule(_end)
 
+    def leave(self) -> concurrent.futures.Future[None]:
+        return self._pool.schedule(_leave)
+
     @property
     def is_alive(self) -> bool:
         return bool(self._pool.active)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """End the process, whatever it is doing; `join` waits for that."""
         self._pool.stop()  # type: ignore[no-untyped-call]
+
+    def join(self) -> None:
         self._pool.join()
 
 
-def _shards(job: _Job, emit: Handler) -> Iterator[_Over]:
+def _close(drivers: Sequence[_Driver]) -> None:
+    for driver in drivers:
+        driver.stop()
+    for driver in drivers:
+        driver.join()
+
+
+def _shards(job: _Job, drivers: Sequence[_Driver], emit: Handler) -> Iterator[_Over]:
     """Each shard as it is over."""
-    drivers = [_Driver(job) for _ in range(job.processes)]
     waiting = deque(range(shards_of(job.options.examples)))
     tries: Counter[int] = Counter()
     running: dict[concurrent.futures.Future[list[_Over]], _Driver] = {}
-    try:
-        while True:
-            for driver in [free for free in drivers if free not in running.values()]:
-                if waiting:
-                    shard = waiting.popleft()
-                    running[driver.begin(shard, again=tries[shard] > 0)] = driver
-                elif driver.begun:
-                    running[driver.end()] = driver
-            if not running:
-                return
-            done, _ = concurrent.futures.wait(running, timeout=1, return_when=concurrent.futures.FIRST_COMPLETED)
-            if not done and not all(driver.is_alive for driver in running.values()):
-                raise WorkerFailed("the processes of -n do not start")
-            for future in done:
-                driver = running.pop(future)
-                try:
-                    over = future.result()
-                except (pebble.ProcessExpired, BrokenProcessPool) as death:
-                    status = getattr(death, "exitcode", None)
-                    ended = f"its process ended ({'at its start' if status is None else how_it_ended(status)})"
-                    lost = sorted(driver.begun)
-                    driver.begun.clear()
-                    for shard in lost:
-                        tries[shard] += 1
-                        again = tries[shard] < TRIES
-                        emit(ShardLost(shard=shard, error=ended, again=again))
-                        if not again:
-                            raise WorkerFailed(f"shard {words([shard])}: {ended}, {TRIES} times") from None
-                    waiting.extendleft(reversed(lost))
-                else:
-                    driver.begun.difference_update(shard for shard, _, _ in over)
-                    yield from over
-    finally:
-        for driver in drivers:
-            driver.close()
+    while True:
+        for driver in [free for free in drivers if free not in running.values()]:
+            if waiting:
+                shard = waiting.popleft()
+                running[driver.begin(shard, again=tries[shard] > 0)] = driver
+            elif driver.begun:
+                running[driver.end()] = driver
+        if not running:
+            break
+        done, _ = concurrent.futures.wait(running, timeout=1, return_when=concurrent.futures.FIRST_COMPLETED)
+        if not done and not all(driver.is_alive for driver in running.values()):
+            raise WorkerFailed("the processes of -n do not start")
+        for future in done:
+            driver = running.pop(future)
+            try:
+                over = future.result()
+            except (pebble.ProcessExpired, BrokenProcessPool) as death:
+                status = getattr(death, "exitcode", None)
+                ended = f"its process ended ({'at its start' if status is None else how_it_ended(status)})"
+                lost = sorted(driver.begun)
+                driver.begun.clear()
+                for shard in lost:
+                    tries[shard] += 1
+                    again = tries[shard] < TRIES
+                    emit(ShardLost(shard=shard, error=ended, again=again))
+                    if not again:
+                        raise WorkerFailed(f"shard {words([shard])}: {ended}, {TRIES} times") from None
+                waiting.extendleft(reversed(lost))
+            else:
+                driver.begun.difference_update(shard for shard, _, _ in over)
+                yield from over
+    # Workers first: one that is stopped while it has any takes seconds to end.
+    concurrent.futures.wait([driver.leave() for driver in drivers])
 
 
 class _Parent(Process):
@@ -220,6 +238,10 @@ def _enter(job: _Job) -> None:
     _here = _Here(job, campaign.executors_for(job.options, job.processes, job.lost), Line(), {})
 
 
+def _start() -> None:
+    """Nothing: `_enter` was called before."""
+
+
 def _begin(shard: int, again: bool) -> list[_Over]:
     """Begin a shard. Returns what is over meanwhile.
 
@@ -240,6 +262,11 @@ def _begin(shard: int, again: bool) -> list[_Over]:
 def _end() -> list[_Over]:
     """Wait for the oldest shard."""
     return [_ended(next(iter(_here.begun)))]
+
+
+def _leave() -> None:
+    """End the workers."""
+    _here.executors.close()
 
 
 def _ended(shard: int) -> _Over:
