@@ -107,8 +107,8 @@ def run(options: Options, emit: Handler, count: int) -> Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """What a process needs to know. folder: of claims. journals: of this run alone. When the user ends it, its processes
-    are ended in the middle of a case, which the next run must not take for a crash."""
+    """What a process needs to know. folder: of claims. journals: of this run alone: when the user ends it, processes
+    end in the middle of a case, which the next run must not take for a crash."""
 
     options: Options
     known: Sequence[Path]
