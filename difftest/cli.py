@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import os
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -17,7 +19,7 @@ import click
 from rich.console import Console
 
 from difftest import preflight
-from difftest.files import write_whole
+from difftest.files import can_be_replaced, write_whole
 from difftest.findings import Summary
 from difftest.gate.target import TARGETS
 from difftest.isolation.environment import WorkerFailed
@@ -96,13 +98,14 @@ Exit codes:
 """
 
 
-_HOURS_HELP = "Run further shards, after the campaign's own, until this long after the start; those that run then end."
+_HOURS_HELP = "Begin shards, the campaign's own and then further ones, until this long after the start; those then end."
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command, by default with the process's arguments. Every error is one line on stderr and an exit code."""
     try:
-        code = difftest.main(args, prog_name="difftest", standalone_mode=False)
+        with _ended_gently():
+            code = difftest.main(args, prog_name="difftest", standalone_mode=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "difftest"
         code = _complain(f"{error.format_message().rstrip('.')} (see {path} --help)", USAGE)
@@ -122,6 +125,16 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code or AGREE)
 
 
+@contextmanager
+def _ended_gently() -> Iterator[None]:
+    """SIGTERM, which batch systems send before they kill, ends a run as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _complain(message: str, code: int) -> int:
     click.echo(f"difftest: error: {' '.join(message.split())}", err=True)
     return code
@@ -137,6 +150,16 @@ def _options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return command
 
     return decorate
+
+
+class _Finite(click.FloatRange):
+    """A range that has no nan, which is neither below nor above, and no inf."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 @click.group(no_args_is_help=False)
@@ -185,8 +208,8 @@ def _run_part(options: Options, part: Part, seeded: bool, result: Path | None) -
     if not seeded:
         raise click.UsageError(f"--shard {part}: needs --seed N, the same one for all parts")
     path = result or Path(f"shard-{part.number}-of-{part.of}.json")
-    if not path.absolute().parent.is_dir():
-        raise click.UsageError(f"--result {path}: must be in a folder that exists")
+    if not can_be_replaced(path):
+        raise click.UsageError(f"--result {path}: cannot be written; name a file in a folder that exists")
     preflight.check(options)
     from difftest.scale import task  # imports torch
 
@@ -234,12 +257,12 @@ def merge_command(paths: tuple[Path, ...], **given: Any) -> int:
 @difftest.command(name="campaign", epilog=RUN_EXIT_CODES)
 @click.argument("store", metavar="STORE")
 @_options(*(spec.name for spec in OPTIONS))
-@click.option("--hours", metavar="H", type=click.FloatRange(min=0, min_open=True), help=_HOURS_HELP)
+@click.option("--hours", metavar="H", type=_Finite(min=0, min_open=True), help=_HOURS_HELP)
 @click.option("--address", metavar="ADDRESS", help="The Ray cluster. [default: $RAY_ADDRESS, or this machine alone]")
 @click.option(
     "--gpus",
     metavar="F",
-    type=click.FloatRange(0, 1),
+    type=_Finite(0, 1),
     help="Of a GPU for each shard. [default: 0.125 when a candidate runs on one]",
 )
 def campaign_command(store: str, hours: float | None, address: str | None, gpus: float | None, **given: Any) -> int:

@@ -243,6 +243,8 @@ def load(path: Path) -> Case:
     except json.JSONDecodeError as error:
         what = "is empty" if not text.strip() else f"is not JSON, or is cut off, at line {error.lineno}: {error.msg}"
         raise InvalidCase(f"{path}: {what}") from None
+    except RecursionError:
+        raise InvalidCase(f"{path}: is no case: it is nested too deeply") from None
     try:
         case = Case.from_json(data)
     except InvalidCase as error:

@@ -361,7 +361,8 @@ def exit_reason(summary: Summary) -> str:
         if summary.ledger_failures:
             parts.append(f"{count(len(summary.ledger_failures), 'case')} not as the ledger says")
         return " and ".join(parts)
-    return f"needed and missing: {', '.join(summary.required or summary.missing)}"
+    needed = summary.required or summary.missing
+    return f"needed and missing: {', '.join(needed)}" if needed else "nothing was judged"
 
 
 def idle_lines(summary: Summary, required: Iterable[str]) -> list[str]:

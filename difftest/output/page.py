@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from difftest.coverage import Coverage
-from difftest.files import can_be_made, write_whole
+from difftest.files import can_be_replaced, write_whole
 from difftest.findings import Finding, Mistake, Summary, mistakes
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.options import InvalidOption, Options
@@ -53,8 +53,8 @@ class Page:
     """
 
     def __init__(self, path: Path, options: Options) -> None:
-        """Raises `InvalidOption` when the folder is not there."""
-        if not can_be_made(path):
+        """Raises `InvalidOption` where no file can be."""
+        if not can_be_replaced(path):
             raise InvalidOption(f"--html {path}: cannot be written; name a file in a folder that exists")
         self.error: str | None = None
         self._path = path

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import logging
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -30,10 +30,11 @@ from difftest.options import Options, shards_of
 from difftest.output.events import Handler, ResultCame, RunFinished, RunInterrupted, RunStarted, ShardLost
 from difftest.preflight import Missing, one_line
 from difftest.scale import merge, task
+from difftest.scale.identity import shared
 from difftest.scale.part import words
 from difftest.scale.result import InvalidResult, Result
 from difftest.scale.store import Store
-from difftest.scale.stored import Stored
+from difftest.scale.stored import Stored, result_name
 
 TRIES = 4
 """Of a shard, before the campaign ends without it."""
@@ -59,10 +60,25 @@ def connect(address: str | None) -> None:
     if ray.is_initialized():
         return
     address = address or os.environ.get("RAY_ADDRESS")
+    _reach(address or "")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         raise Missing(f"--address {address}: {one_line(error)}") from None
+
+
+def _reach(address: str) -> None:
+    """Raises `Missing` where nobody listens at HOST:PORT: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise Missing(
+            f"--address {address}: nothing answers there ({one_line(error)}); give HOST:PORT of a cluster's head, auto "
+            "on one of its nodes, or leave it out for this machine alone"
+        ) from None
 
 
 def run(stored: Stored, options: Options, budget: Budget, emit: Handler) -> Summary:
@@ -188,8 +204,14 @@ class _Drive:
             return False
         if result is None:
             return False
+        first = next(iter(self.results.values()), result).identity
+        difference = dataclasses.replace(first, options=shared(self._options)).difference(result.identity)
+        if difference is not None:
+            raise merge.NotOneCampaign(
+                f"{result_name(shard)}: is of another campaign: {difference}; take it out of the store, and the same "
+                "command runs the shard again, which needs the same versions on all nodes"
+            )
         self.results[shard] = result
-        merge.check({f"shard {words([n])}": self.results[n] for n in {next(iter(self.results)), shard}}, whole=False)
         summary = result.summary
         self._emit(ResultCame(shard=shard, scenarios=summary.scenarios, findings=len(summary.findings)))
         return True
@@ -224,8 +246,7 @@ def _everywhere(url: str) -> str:
 def _shard(job: _Job, shard: int, alone: bool) -> None:
     """Run a shard, and write its result. alone: its candidates in processes of their own."""
     stored = Stored(Store(job.url))
-    digest = hashlib.sha256(job.url.encode()).hexdigest()[:16]
-    scratch = Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / "campaigns" / digest
+    scratch = Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / "campaigns" / stored.key()
     options = Options.from_json(job.options)
     options = dataclasses.replace(
         options,

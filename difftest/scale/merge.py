@@ -33,9 +33,9 @@ class _Sighting:
     before: int
 
 
-def check(results: Mapping[str, Result], *, whole: bool = True) -> None:
-    """Raises `NotOneCampaign` unless the results are of one campaign and no shard is in two of them; nor, with `whole`,
-    in none. results: by the name that the user knows each by."""
+def check(results: Mapping[str, Result]) -> None:
+    """Raises `NotOneCampaign` unless the results are of one campaign and each shard is in one of them. results: by the
+    name that the user knows each by."""
     first_name, first = next(iter(results.items()))
     owners: dict[int, str] = {}
     for name, result in results.items():
@@ -52,7 +52,7 @@ def check(results: Mapping[str, Result], *, whole: bool = True) -> None:
             )
         owners.update(dict.fromkeys(result.shards, name))
     missing = set(range(shards_of(first.identity.options["examples"]))) - owners.keys()
-    if whole and missing:
+    if missing:
         raise NotOneCampaign(f"missing: shard {words(missing)}; run it with the campaign's options, or give its result")
 
 

@@ -56,7 +56,7 @@ class Result:
         try:
             data = json.loads(content)
             version, digest = data["version"], data.pop("sha256")
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InvalidResult("is no result of `--shard`, or is cut off") from None
         if version != FORMAT_VERSION:
             raise InvalidResult(f"version = {version!r}: this difftest joins results of version {FORMAT_VERSION}")
@@ -82,7 +82,7 @@ def load(path: Path) -> Result:
     try:
         return Result.decode(path.read_bytes())
     except OSError as error:
-        raise InvalidResult(f"{path}: {error.strerror}") from None
+        raise InvalidResult(f"{path}: cannot be read: {error.strerror}; name the file that --shard wrote") from None
     except InvalidResult as error:
         raise InvalidResult(f"{path}: {error}") from None
 

@@ -17,6 +17,10 @@ class Store:
 
     def __init__(self, url: str) -> None:
         """url: a path, or what fsspec takes, such as s3://bucket/nightly. Raises `InvalidOption`."""
+        if not url:
+            raise InvalidOption(
+                "STORE: is empty; name a folder that all nodes share, or a URL such as s3://bucket/night"
+            )
         self.url = url
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)

@@ -1,6 +1,6 @@
 """A campaign in a store: what it is, its ledger, the results of its shards, and the cases that they come to. No torch.
 
-campaign.json           its options; written last of what a start writes
+campaign.json           its options, and a digest of its ledger; written last of what a start writes
 ledger/*.case.json      the known cases as they were at its start, and their recordings
 shards/shard-00003.json the result of a shard
 cases/*.case.json       what all results so far come to
@@ -8,6 +8,7 @@ cases/*.case.json       what all results so far come to
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from difftest.files import write_whole
 from difftest.ledger import cases
 from difftest.options import OPTIONS, InvalidOption, Options
-from difftest.scale.identity import flag, shared
+from difftest.scale.identity import flag, ledger_digest, shared
 from difftest.scale.result import InvalidResult, Result
 from difftest.scale.store import Store
 
@@ -38,13 +39,24 @@ class Stored:
         try:
             about = json.loads(content)
             version, options = about["version"], dict(about.get("options", ()))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InvalidOption(f"{self.store.url}: its {_ABOUT} is no campaign's; name another folder") from None
         if version != FORMAT_VERSION:
             raise InvalidOption(
                 f"{self.store.url}: holds a campaign of version {version}; this difftest runs version {FORMAT_VERSION}"
             )
         return options
+
+    def key(self) -> str:
+        """What its tasks keep on a node is named by: another campaign that is stored here later has another one. Raises
+        `InvalidOption` when none was started here."""
+        about = self.store.read(_ABOUT)
+        if about is None:
+            raise InvalidOption(
+                f"{self.store.url}: has no {_ABOUT} here; the store must be a folder that all nodes share, or one of "
+                "objects"
+            )
+        return hashlib.sha256(self.store.url.encode() + b"\0" + about).hexdigest()[:16]
 
     def start(self, options: Options) -> None:
         """Make it the campaign of `options`, with the ledger as it is now; go on where it is. Raises `InvalidOption`
@@ -58,12 +70,13 @@ class Stored:
                         "with it, or name another folder"
                     )
             return
-        for name, path in _named(cases.known(options.cases, options.candidates)).items():
+        known = cases.known(options.cases, options.candidates)
+        for name, path in _named(known).items():
             recording = cases.recording_path(path)
             if recording.exists():
                 self.store.write(f"ledger/{cases.recording_path(Path(name)).name}", recording.read_bytes())
             self.store.write(f"ledger/{name}", path.read_bytes())
-        about = {"version": FORMAT_VERSION, "options": given}
+        about = {"version": FORMAT_VERSION, "options": given, "ledger": ledger_digest(known)}
         self.store.write(_ABOUT, json.dumps(about, indent=1).encode() + b"\n")
 
     def ledger(self, folder: Path) -> list[Path]:
@@ -82,7 +95,7 @@ class Stored:
 
     def result(self, shard: int) -> Result | None:
         """The shard's result; None when there is none. Raises `InvalidResult`."""
-        content = self.store.read(_name(shard))
+        content = self.store.read(result_name(shard))
         if content is None:
             return None
         result = Result.decode(content)
@@ -92,7 +105,7 @@ class Stored:
 
     def write_result(self, shard: int, result: Result) -> None:
         """Raises OSError."""
-        self.store.write(_name(shard), result.encode())
+        self.store.write(result_name(shard), result.encode())
 
     def write_cases(self, found: Iterable[cases.Case]) -> None:
         """Put what the results come to beside them. Raises OSError."""
@@ -107,7 +120,7 @@ def given_or_stored(given: Mapping[str, Any], stored: Mapping[str, Any] | None) 
     return {spec.name: given.get(spec.name) or stored.get(names.get(spec.name, spec.name)) for spec in OPTIONS}
 
 
-def _name(shard: int) -> str:
+def result_name(shard: int) -> str:
     return f"shards/shard-{shard:05}.json"
 
 

@@ -24,7 +24,9 @@ def test_without_ray_it_says_what_to_install(difftest, monkeypatch, snapshot):
         pytest.param(("nosuch://bucket/nightly", *ASKED), id="store-of-no-kind"),
         pytest.param(("kernels.py", *ASKED), id="store-is-a-file"),
         pytest.param(("store", *ASKED, "--hours", "0"), id="hours-zero"),
+        pytest.param(("store", *ASKED, "--hours", "nan"), id="hours-no-number"),
         pytest.param(("store", *ASKED, "--gpus", "2"), id="gpus-above-one"),
+        pytest.param(("", *ASKED), id="store-is-empty"),
         pytest.param(("store", "--candidate", "absent.py:Kernel"), id="candidate-absent"),
     ],
 )

@@ -68,6 +68,8 @@ def test_parts_that_are_idle_together_are(run, difftest):
     [
         pytest.param(("--shard", "3/2"), id="shard-out-of-range"),
         pytest.param(("--shard", "1/2", "--result", "nowhere/a.json"), id="result-folder-absent"),
+        pytest.param(("--shard", "1/2", "--result", ""), id="result-is-empty"),
+        pytest.param(("--shard", "1/2", "--result", "/dev/null"), id="result-is-a-device"),
         pytest.param(("--result", "a.json"), id="result-without-shard"),
     ],
 )

@@ -46,10 +46,12 @@ def test_torch_is_not_imported_for(args):
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_ctrl_c_ends_with_130_and_a_summary():
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_with_130_and_a_summary(sent):
+    """So does SIGTERM, which a batch system sends when the time is up."""
     process = start(*ENDLESS, "--json", "out.jsonl")
     wait_for_scenarios(Path("out.jsonl"), process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     out, err = process.communicate()
     assert (process.returncode, err) == (130, "")
     assert "seed: 7" in out

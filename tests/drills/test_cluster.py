@@ -5,7 +5,9 @@ Skipped where Ray is not installed; `tox run -e ray` installs it.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -16,8 +18,11 @@ import pytest
 
 from difftest import campaign
 from difftest.findings import Summary
+from difftest.ledger import cases
 from difftest.options import Options
 from difftest.output.events import Event, ResultCame, RunStarted, ShardLost
+from difftest.preflight import Missing
+from difftest.scale.merge import NotOneCampaign
 from difftest.scale.store import Store
 from difftest.scale.stored import Stored
 
@@ -121,6 +126,58 @@ def test_a_worker_that_is_killed_costs_its_shard_a_second_try(tmp_path):
     (lost,) = (event for event in seen if isinstance(event, ShardLost))
     assert (lost.shard, lost.again) == (0, True)
     assert "\n" not in lost.error
+
+
+def test_a_campaign_has_nothing_of_one_that_was_here_before(tmp_path):
+    """Its node kept the ledger of another one with a store at the same place."""
+    given = options(tmp_path, REJECTS, 8)
+    job = cluster._Job(url=str(tmp_path / "store"), options=given.to_json(), folder=str(tmp_path), gpus=0.0)
+
+    def ran() -> Summary:
+        stored = start(tmp_path, given)
+        cluster._shard(job, 0, alone=False)
+        result = stored.result(0)
+        assert result is not None
+        for case in result.cases:
+            cases.save(case, given.cases / "known.case.json")
+        shutil.rmtree(tmp_path / "store")
+        return result.summary
+
+    first, second = ran(), ran()
+    shutil.rmtree(given.cases)
+    third = ran()
+    assert [(len(one.findings), one.known.total() > 0) for one in (first, second, third)] == [
+        (1, False),
+        (0, True),
+        (1, False),
+    ]
+
+
+def test_a_result_of_another_campaign_is_named_and_left_alone(tmp_path):
+    given, other = options(tmp_path, REJECTS, 8), options(tmp_path / "other", REJECTS, 8)
+    start(tmp_path / "other", dataclasses.replace(other, seed=2))
+    cluster.run(
+        Stored(Store(str(tmp_path / "other" / "store"))), dataclasses.replace(other, seed=2), cluster.Budget(), print
+    )
+    stored = start(tmp_path, given)
+    path = tmp_path / "store" / "shards" / "shard-00000.json"
+    shutil.copytree(tmp_path / "other" / "store" / "shards", path.parent)
+    content = path.read_bytes()
+    with pytest.raises(
+        NotOneCampaign, match=r"shards/shard-00000\.json: is of another campaign: --seed is 2, not 1; take it"
+    ):
+        cluster.run(stored, given, cluster.Budget(), lambda _: None)
+    assert path.read_bytes() == content
+
+
+def test_an_address_where_nobody_listens_is_told_at_once():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(
+        Missing, match=f"--address {address}: nothing answers there .*; give HOST:PORT of a cluster's head"
+    ):
+        cluster._reach(address)
 
 
 def test_nodes_that_are_killed_in_the_middle_change_nothing(nodes, undisturbed, tmp_path):

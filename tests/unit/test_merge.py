@@ -133,7 +133,6 @@ def test_a_shard_twice_is_refused(named):
 def test_a_shard_that_is_missing_is_named(named):
     with pytest.raises(NotOneCampaign, match="missing: shard 1/64, 3/64; run it"):
         merge.check({"b.json": named["b.json"]})
-    merge.check({"b.json": named["b.json"]}, whole=False)
 
 
 # --- files -------------------------------------------------------------------------------------------------------
@@ -144,6 +143,7 @@ def test_a_shard_that_is_missing_is_named(named):
     [
         (lambda _: "", "is no result of `--shard`, or is cut off"),
         (lambda text: text[: len(text) // 2], "is no result of `--shard`, or is cut off"),
+        (lambda _: "[" * 100_000, "is no result of `--shard`, or is cut off"),
         (lambda _: "[1]", "is no result of `--shard`, or is cut off"),
         (lambda text: text.replace('"scenarios": 8', '"scenarios": 9', 1), "its content is not what was written"),
         (lambda text: text.replace('"version": 1', '"version": 2', 1), "version = 2: this difftest joins results of"),
@@ -159,7 +159,9 @@ def test_a_damaged_file_is_refused(damage, told, parts, tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InvalidResult, match="No such file"):
+    with pytest.raises(
+        InvalidResult, match="cannot be read: No such file or directory; name the file that --shard wrote"
+    ):
         load(tmp_path / "absent.json")
 
 

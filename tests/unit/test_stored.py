@@ -102,6 +102,24 @@ def test_the_ledger_is_that_of_the_start(store, options, tmp_path):
     assert stored.ledger(tmp_path / "node") == known
 
 
+def test_another_campaign_in_the_same_place_has_another_key(store, options):
+    """What a node kept of the ledger of the one before is not of this one."""
+    with pytest.raises(
+        InvalidOption, match=r"has no campaign\.json here; the store must be a folder that all nodes share"
+    ):
+        Stored(store).key()
+    keys = []
+    for given in (options, options, dataclasses.replace(options, seed=2)):
+        Stored(store).start(given)
+        keys.append(Stored(store).key())
+        store._files.rm(store._path("campaign.json"))
+    cases.save(case(), options.cases / "one.case.json")
+    Stored(store).start(options)
+    keys.append(Stored(store).key())
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+
+
 def test_results_by_shard(store, options):
     stored = Stored(store)
     assert (stored.shards(), stored.result(7)) == ([], None)
