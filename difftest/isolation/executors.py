@@ -19,7 +19,7 @@ from difftest.isolation.inside import Setup
 from difftest.isolation.lease import taken_out
 from difftest.isolation.worker import Workers
 from difftest.judging.trial import InProcess
-from difftest.options import TIMEOUT, Options
+from difftest.options import SHARD_MINIMUM, TIMEOUT, Options
 from oracles import base
 
 MOST_WORKERS = 16
@@ -48,15 +48,16 @@ class Isolation:
         """As the user asks for it. drivers: by default pytest-xdist's.
 
         A worker takes a core for the reference of small scenarios, and its kernel leaves the device mostly idle; a
-        driver takes one to draw them.
+        driver takes one to draw them. A few scenarios are not worth a worker's start.
         """
         drivers = drivers or int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         cores, devices = os.cpu_count() or 1, max(1, torch.cuda.device_count())
+        most = min(MOST_WORKERS * devices, cores - drivers, options.examples // SHARD_MINIMUM)
         return cls(
             all=options.isolate,
             device=options.device,
             timeout=options.timeout,
-            workers=options.workers or max(1, min(MOST_WORKERS * devices, cores - drivers) // drivers),
+            workers=options.workers or max(1, most // drivers),
             drivers=drivers,
             lost=lost,
         )

@@ -196,6 +196,10 @@ def _sendable(error: BaseException) -> Exception:
     )
 
 
+def start() -> None:
+    """Nothing: `enter` was called before."""
+
+
 def hello() -> Introduction:
     """What the candidate says of itself here. Raises `OracleNotFound`, `WorkerFailed` when no device is left, or
     RuntimeError when its code fails."""

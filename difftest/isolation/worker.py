@@ -110,6 +110,10 @@ class Worker:
         context: Any = Context(self._environment)
         return pebble.ProcessPool(1, initializer=inside.enter, initargs=(self._setup,), context=context)
 
+    def start(self) -> None:
+        """Have the process start, and wait for nothing."""
+        self._pool.schedule(inside.start)
+
     def introduce(self) -> Introduction:
         """What the candidate says of itself in its process.
 
@@ -279,21 +283,19 @@ class Workers:
     isolated = True
 
     def __init__(self, setup: Setup, environment: Environment, *, timeout: float, count: int = 1) -> None:
-        """count: processes at most; the second is started when the first is busy as a case comes.
+        """count: processes, which are all started together: each takes seconds over it.
 
         Raises `OracleNotFound` or `WorkerFailed`, see `Worker.introduce`.
         """
         self.candidate = setup.name
         self.reference = setup.reference
-        self._setup = setup
-        self._environment = environment
-        self._timeout = timeout
-        self._count = count
         self.ahead = AHEAD * count
         self._work = Work()
-        self._workers = [self._another()]
+        self._workers = [Worker(setup, environment, timeout, self._work) for _ in range(count)]
         self._before: dict[Bucket, dict[AnyScenario, tuple[Step, ...]]] = defaultdict(dict)
         try:
+            for worker in self._workers:
+                worker.start()
             self.introduction = self._workers[0].introduce()
         except BaseException:
             self.close()
@@ -307,15 +309,9 @@ class Workers:
     def tally(self) -> Counter[tuple[str, str]]:
         return self._work.tally
 
-    def _another(self) -> Worker:
-        return Worker(self._setup, self._environment, self._timeout, self._work)
-
     def submit(self, scenario: AnyScenario, checks: Collection[str]) -> _Pending:
         """Hand a case over to the process with the least to do."""
         free = min(self._workers, key=lambda worker: worker.waiting)
-        if free.waiting and len(self._workers) < self._count:
-            free = self._another()
-            self._workers.append(free)
         return _Pending(self, free.submit(scenario, checks))
 
     def run_afresh(self, steps: Sequence[Step], scenario: AnyScenario, checks: Collection[str]) -> Outcome:

@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from difftest import campaign
 from difftest.campaign import BegunShard
 from difftest.findings import Summary
 from difftest.isolation import environment
-from difftest.isolation.environment import Environment, WorkerFailed
+from difftest.isolation.environment import Environment, EnvironmentNotFound, WorkerFailed
 from difftest.isolation.executors import Executors
 from difftest.isolation.spawning import Context, Process
 from difftest.isolation.worker import how_it_ended
@@ -87,7 +87,8 @@ def run(options: Options, emit: Handler, count: int) -> Summary:
         stack.callback(_close, drivers)
         for driver in drivers:
             driver.start()
-        executors = stack.enter_context(campaign.executors_for(options, count, job.lost))
+        alone = replace(options, workers=1)  # the ledger's cases come one after the other
+        executors = stack.enter_context(campaign.executors_for(alone, count, job.lost))
 
         def elsewhere(add: Callable[[Summary], None]) -> None:
             executors.close()  # what it had of the devices is theirs now
@@ -135,7 +136,7 @@ class _Driver:
         self.begun: set[int] = set()
 
     def start(self) -> None:
-        """Have it import what it needs, while the ledger is replayed."""
+        """Have it import what it needs and start its workers, while the ledger is replayed."""
         self._pool.schedule(_start)
 
     def begin(self, shard: int, *, again: bool) -> concurrent.futures.Future[list[_Over]]:
@@ -239,7 +240,11 @@ def _enter(job: _Job) -> None:
 
 
 def _start() -> None:
-    """Nothing: `_enter` was called before."""
+    """Start the workers. One that cannot start is told of when it is to run something."""
+    options = _here.job.options
+    for spec in options.candidates:
+        with contextlib.suppress(EnvironmentNotFound, WorkerFailed):
+            _here.executors.of(spec, options.reference)
 
 
 def _begin(shard: int, again: bool) -> list[_Over]:
