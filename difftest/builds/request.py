@@ -62,6 +62,8 @@ class Request:
             raise InvalidOption(f"--library {library}: is no file; must be a shared object")
         if library is not None and given["tiles"]:
             raise InvalidOption(f"--tile {given['tiles'][0]}: says what to build, and --library is built already")
+        if given["patches"]:
+            sources.patcher()  # looked for before a package is downloaded
         package = sources.package(given["version"], given["wheel"] and Path(given["wheel"]), folder() / WORK)
         return cls(
             package=package,

@@ -93,6 +93,14 @@ def _download(version: str, downloads: Path) -> Path:
     return there()[0]
 
 
+def patcher() -> str:
+    """The tool that applies diffs. Raises Missing where there is none."""
+    tool = shutil.which("patch")
+    if tool is None:
+        raise Missing("there is no `patch` here, which applies the diffs; install it (Debian: apt install patch)")
+    return tool
+
+
 @dataclass(frozen=True)
 class PatchFile:
     """A unified diff against the package's root (paths `a/flashinfer/...`), and the name that the build will carry."""
@@ -106,9 +114,7 @@ class PatchFile:
 
     def apply(self, site: Path) -> None:
         """Apply it, without fuzz. Raises InvalidOption when it does not apply, and then nothing of it is applied."""
-        tool = shutil.which("patch")
-        if tool is None:
-            raise Missing("there is no `patch` here, which applies the diffs; install it (Debian: apt install patch)")
+        tool = patcher()
         for dry in (["--dry-run"], []):
             done = subprocess.run(
                 [tool, "--batch", "--forward", "--fuzz=0", "-p1", "-d", str(site), "-i", str(self.path), *dry],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import html
 import json
@@ -11,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,14 +56,32 @@ def quoted(page: Path) -> list[str]:
     return re.findall(r"^    (.+)$", outside, re.MULTILINE)
 
 
-def follow(page: Path, folder: Path) -> int:
-    """Run the page's commands in `folder`; how many they are. Modules share a process that has torch (`forks.py`)."""
-    told = commands(page)
+Run = Callable[[str, list[str], str], tuple[int, str]]
+"""Runs a module with arguments, as `python -P -m` does: its exit code, and what it prints into a file of that name."""
+
+
+@contextlib.contextmanager
+def forks(folder: Path, **variables: str) -> Iterator[Run]:
+    """Inside, modules run in `folder`, in forks of one process that has torch (`forks.py`)."""
     # -P: the folder that stands for the checkout is not the package.
     start = [sys.executable, "-P", str(Path(__file__).with_name("forks.py"))]
-    with subprocess.Popen(start, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
-        assert forks.stdin is not None
-        assert forks.stdout is not None
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(start, cwd=folder, env=dict(os.environ) | variables, text=True, **pipes) as process:
+        asked, told = process.stdin, process.stdout
+        assert asked is not None
+        assert told is not None
+
+        def run(module: str, arguments: list[str], output: str) -> tuple[int, str]:
+            print(json.dumps([module, arguments, output]), file=asked, flush=True)
+            return int(told.readline()), (folder / output).read_text()
+
+        yield run
+
+
+def follow(page: Path, folder: Path) -> int:
+    """Run the page's commands in `folder`; how many they are."""
+    told = commands(page)
+    with forks(folder) as run:
         for number, command in enumerate(told):
             program, *words = command.split()
             # The shell's part.
@@ -69,13 +89,11 @@ def follow(page: Path, folder: Path) -> int:
                 name for word in words for name in (glob.glob(word, root_dir=folder) if "*" in word else [word])
             ]
             if program == "python":  # a script stands alone
-                run = [sys.executable, "-P", *arguments]
-                done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+                script = [sys.executable, "-P", *arguments]
+                done = subprocess.run(script, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
                 code, output = done.returncode, done.stdout + done.stderr
             else:
-                file = folder / f"output-{number}.txt"
-                print(json.dumps([program, arguments, str(file)]), file=forks.stdin, flush=True)
-                code, output = int(forks.stdout.readline()), file.read_text()
+                code, output = run(program, arguments, f"output-{number}.txt")
             (expected,) = (ends for start, ends in ENDS.items() if command.startswith(start))
             assert code == expected, f"{command}\n{output}"
     return len(told)
@@ -132,7 +150,7 @@ ALONE: dict[str, tuple[int | None, str]] = {
     "build --version": (3, "there is no `patch` here"),
     "gate sm90": (3, "build 0.6.18+situ: not in"),
     "run --candidate router-torch --candidate sglang-router --examples 20": (None, "router-torch: agrees"),
-    "run --candidate my_kernel.py:MyKernel --examples 20": (None, "my_kernel.py:MyKernel: agrees"),
+    "run --candidate my_kernel.py:MyKernel --profile quick --examples 2": (0, "my_kernel.py:MyKernel: agrees 2"),
     "run --candidate ep2:grouped-mm --profile quick --examples 2": (0, "ep2:grouped-mm: agrees 2"),
     "run --candidate ep2:cutlass@0.7.0": (3, "there is no CUDA device here"),
     "campaign /shared/night": (3, ""),
@@ -142,31 +160,32 @@ installed) and what it says on a machine without a GPU, a build and `patch`."""
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that has what the commands name."""
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs modules in a folder that has what the commands name."""
     folder = tmp_path_factory.mktemp("bare")
     shutil.copytree(cases.SHIPPED, folder / "difftest" / "suite" / "cases")
     (folder / "cases").mkdir()
     (found,) = cases.SHIPPED.glob("ggml-repacked.reference.diverges.impossible-*")
     shutil.copy(found, folder / "cases" / "FINDING.case.json")
-    mine = files(DOCS / "tutorial.md")["mine.py"]
-    (folder / "my_kernel.py").write_text(mine.replace("Mine", "MyKernel"))
-    return folder
+    kernel = "from oracles.grouped_mm import GroupedMM\n\n\nclass MyKernel(GroupedMM):\n    pass\n"
+    (folder / "my_kernel.py").write_text(kernel)
+    variables = {
+        "PATH": str(Path(sys.executable).parent),
+        "DIFFTEST_BUILDS": str(folder / "builds"),
+        "HOME": str(folder),
+    }
+    with forks(folder, **variables) as run:
+        yield run
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="it is about a machine without a GPU")
 @pytest.mark.parametrize(("page", "line"), SHOWN, ids=lambda part: getattr(part, "name", part))
-def test_a_command_that_is_shown_ends_as_it_should_here(page: Path, line: str, bare: Path) -> None:  # noqa: ARG001
+def test_a_command_that_is_shown_ends_as_it_should_here(page: Path, line: str, bare: Run) -> None:
     (start,) = (start for start in ALONE if start.startswith(line) or line.startswith(start))
     words = shlex.split(start if len(start) > len(line) else line, comments=True)
     expected, says = ALONE[start]
-    variables = {"PATH": str(Path(sys.executable).parent), "DIFFTEST_BUILDS": str(bare / "builds"), "HOME": str(bare)}
-    run = [sys.executable, "-P", "-m", "difftest", *words]
-    done = subprocess.run(
-        run, cwd=bare, env=dict(os.environ) | variables, capture_output=True, text=True, timeout=300, check=False
-    )
-    output = done.stdout + done.stderr
-    assert expected is None or done.returncode == expected, output
+    code, output = bare("difftest", words, f"output-{SHOWN.index((page, line))}.txt")
+    assert expected is None or code == expected, output
     assert says in " ".join(output.split())
     assert "Traceback" not in output
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import shutil
 import zipfile
@@ -258,6 +259,7 @@ def test_what_the_machine_lacks_is_named(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "cuda/include/curand.h").unlink()
+    importlib.import_module("difftest.builds.make")  # while it finds what it imports
     monkeypatch.setattr("sys.path", [])
     with contextlib.suppress(ImportError):
         assert build("--only", "bf16xmxfp4") == 3
@@ -265,6 +267,9 @@ def test_what_the_machine_lacks_is_named(
     monkeypatch.setenv("CUDA_HOME", str(here))
     assert build("--only", "bf16xmxfp4") == 3
     assert "has no bin/nvcc" in error(capsys, f"CUDA_HOME={here}")
+    monkeypatch.setenv("PATH", str(here))
+    assert command("--version", "9.9.8", "--patch", "mine.patch") == 3  # and pip is not asked for that version
+    error(capsys, "there is no `patch` here, which applies the diffs; install it")
 
 
 def test_the_shipped_patch_is_of_its_version() -> None:
