@@ -3,15 +3,29 @@
 Reads a JSON line [module, arguments, file for its output] for each, and answers with its exit code.
 """
 
+import atexit
 import json
 import os
 import runpy
 import sys
 
-import torch  # noqa: F401
+code = 0
+"""How this process ends."""
 
-import difftest.campaign
-import difftest.cli  # noqa: F401
+
+def leave() -> None:
+    """Without freeing all that was imported, which takes a fork longer than most commands."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+atexit.register(leave)  # the first that is registered is called last
+
+import torch  # noqa: E402, F401
+
+import difftest.campaign  # noqa: E402
+import difftest.cli  # noqa: E402, F401
 
 for line in sys.stdin:
     module, arguments, output = json.loads(line)
@@ -22,6 +36,11 @@ for line in sys.stdin:
         os.dup2(file, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.argv = [module, *arguments]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        sys.exit()
+        code = 1  # of an exception
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as ended:
+            code = ended.code
+            raise
+        raise SystemExit(f"{module} says not how it ends")
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
