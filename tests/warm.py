@@ -4,7 +4,8 @@ environment is not."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, popen_forkserver, spawn
 from typing import Any
 from unittest import mock
@@ -14,18 +15,32 @@ from difftest.isolation.spawning import Process
 IMPORTED = ["difftest.isolation.inside", "difftest.judging.trial", "oracles.grouped_mm"]
 
 
+class _Variables:
+    """This process's environment variables, set where they are unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return exec, (f"import os; os.environ.clear(); os.environ.update({dict(os.environ)!r})",)
+
+
 @contextlib.contextmanager
-def processes() -> Iterator[None]:
-    """Inside, the processes of a pool are forked from one that has imported what they all import, which is most of what
-    a start costs. They see the environment variables of this process as they are when the first of them starts."""
-    server = forkserver.ForkServer()
-    server.set_forkserver_preload(IMPORTED)
+def server() -> Iterator[forkserver.ForkServer]:
+    """Forks processes from one that has imported what they all import, which is most of what a start costs."""
+    made = forkserver.ForkServer()
+    made.set_forkserver_preload(IMPORTED)
+    yield made
+    made._stop()  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def processes(server: forkserver.ForkServer) -> Iterator[None]:
+    """Inside, the processes of a pool are forked by the server."""
 
     def start(process: Any) -> Any:
         prepared = spawn.get_preparation_data
 
         def preparation(name: str) -> dict[str, object]:  # nor does a spawned process import the main module
-            return {key: value for key, value in prepared(name).items() if not key.startswith("init_main_from")}
+            data = {key: value for key, value in prepared(name).items() if not key.startswith("init_main_from")}
+            return {"variables": _Variables(), **data}
 
         with (
             mock.patch.object(spawn, "get_preparation_data", preparation),
@@ -35,4 +50,3 @@ def processes() -> Iterator[None]:
 
     with mock.patch.object(Process, "_Popen", staticmethod(start)):
         yield
-    server._stop()  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def wait_for_scenarios(path: Path, process: subprocess.Popen[str]) -> None:
     while process.poll() is None:
         if path.exists() and path.read_bytes().count(b"ScenarioFinished") >= 3:
             return
+        time.sleep(0.02)
     pytest.fail(f"the run ended early: {process.communicate()}")
 
 

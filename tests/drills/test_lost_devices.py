@@ -20,7 +20,11 @@ spec = sys.argv[1]
 sys.path.insert(0, sys.argv[2])
 import warm
 
-with warm.processes(), Executors([spec], Isolation(device="cpu")) as executors:
+with (
+    warm.server() as server,
+    warm.processes(server),
+    Executors([spec], Isolation(device="cpu")) as executors,
+):
     executor = executors.of(spec, "reference")
     pending = [executor.submit(Scenario(shape=Shape(tokens=1 + n)), ()) for n in range(8)]
     told = []

@@ -83,7 +83,7 @@ class LastOfTies(RouterTorch):
         return value.shape[1] - 1 - super().best(value.flip(1), allowed.flip(1), count)
 
 
-def found(fault, tmp_path, *, seed=0, examples=150):
+def found(fault, tmp_path, *, seed=0, examples=60):
     spec = f"{FILE}:{fault.__name__}"
     options = Options(candidates=(spec,), profile="quick", examples=examples, seed=seed, cases=tmp_path)
     return campaign.run(options, lambda _: None)

@@ -152,7 +152,7 @@ SLOT_DROPPED = Scenario(
 )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 20))])
 def test_the_planted_bug_on_twenty_seeds(seed):
     engine = Simulated(slot_dropped, Capability(hidden_multiple=128, intermediate_multiple=128))
     count, stream, first = found(engine, seed)
@@ -186,7 +186,7 @@ MINIMA = {
 }
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("mistake", "smallest"), MINIMA.items(), ids=[mistake.__name__ for mistake in MINIMA])
 def test_other_mistakes_reach_their_minimum(mistake, smallest, seed):
     engine = Simulated(mistake, Capability())
@@ -215,7 +215,8 @@ class Planted(GroupedMM):
 """
 
 
-@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.usefixtures("unexplained")
+@pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.long)])
 def test_the_planted_bug_in_an_oracle_file(seed, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     oracle = tmp_path / "planted.py"

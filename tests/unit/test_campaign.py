@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import multiprocessing
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -28,6 +26,8 @@ from difftest.line import Line
 from difftest.options import InvalidOption, Options
 from difftest.output import events
 from strategies import Scenario, Shape
+
+pytestmark = pytest.mark.usefixtures("unexplained")
 
 
 def spec(name: str) -> str:
@@ -271,7 +271,7 @@ def test_a_shard_that_is_begun_before_the_last_is_over_ends_as_it_does_alone(opt
 
 
 def test_a_race_is_found_and_reduced(options):
-    summary = run(options("Racing", examples=48), Recorder())
+    summary = run(options("Racing", examples=16), Recorder())
     races = [finding for finding in summary.findings if finding.bucket.verdict is Verdict.NONDETERMINISTIC]
     assert races
     assert all(finding.shrink_runs_hypothesis == 0 for finding in races)
@@ -281,18 +281,13 @@ def test_a_race_is_found_and_reduced(options):
 # --- crashes and journals ----------------------------------------------------------------------------------------
 
 
-def test_a_crash_is_found_by_the_next_run(options, tmp_path):
-    program = (
-        "import sys, tempfile\n"
-        "from difftest.campaign import run\n"
-        "from difftest.options import Options\n"
-        "import json\n"
-        f"tempfile.tempdir = {str(tmp_path)!r}\n"
-        "run(Options.from_json(json.loads(sys.argv[1])), lambda event: None)\n"
-    )
+@pytest.mark.usefixtures("warm")
+def test_a_crash_is_found_by_the_next_run(options):
     given = options("Crashes", examples=8)
-    done = subprocess.run([sys.executable, "-c", program, json.dumps(given.to_json())], env={**os.environ})
-    assert done.returncode == 3
+    first = multiprocessing.get_context("fork").Process(target=run, args=(given, print))
+    first.start()
+    first.join()
+    assert first.exitcode == 3
     seen = Recorder()
     with campaign._campaign(given, seen, Claims()) as next_run:
         next_run.recover()

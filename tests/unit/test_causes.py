@@ -284,12 +284,12 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.digest)
 def test_a_cause_is_taken_away_from_whatever_has_it(form: Scenario) -> None:
-    grown = [form, *(scenario for scenario in draws("quick", 2000, WHOLE) if covers(form, scenario))]
+    grown = [form, *(scenario for scenario in draws("quick", 600, WHOLE) if covers(form, scenario))]
     for scenario in grown[:50]:
         fewer = list(without(form, scenario))
         assert fewer
         assert not any(covers(form, other) for other in fewer)
-    assert len(grown) > 1
+    assert len(grown) > 6
 
 
 def test_of_the_plainest_nothing_can_be_taken_away() -> None:

@@ -120,6 +120,7 @@ def test_another_radius_model_is_told(replayed):
     )
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_crash_is_replayed_in_a_process_apart(replayed):
     from difftest.journal import Case
 

@@ -311,7 +311,7 @@ class TestMagnitude:
         return gates[gates.isfinite()]
 
     def test_most_gates_are_of_order_1_to_10(self) -> None:
-        all_gates = [gates for scenario in cheap(250) if len(gates := self.gates(scenario))]
+        all_gates = [gates for scenario in cheap(100) if len(gates := self.gates(scenario))]
         medians = [gates.abs().median().item() for gates in all_gates]
         assert sum(0.3 < median < 30 for median in medians) / len(medians) > 0.6
         assert sum(median < 1e-6 or median > 1e6 for median in medians) / len(medians) > 0.02
