@@ -20,6 +20,7 @@ from difftest.plugin import fuzzing
 from difftest.plugin.session import SUITE
 from strategies import Scenario, Shape
 
+pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("workdir")
 ASKED = [str(SUITE / "fuzz_moe.py"), "--candidate", "kernels.py:Rejects", "--profile", "quick", "--cases", "found"]
 HYPOTHESIS = "from hypothesis.extra.cli import main; main()"
@@ -44,11 +45,11 @@ def test_a_new_finding_fails_the_property_and_is_saved_shrunk(monkeypatch):
     fuzzing.judge(Scenario(shape=Shape(tokens=3)))  # as a known case
 
 
-def test_the_property_is_collected_where_it_is_named():
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *ASKED]
-    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "fuzz_moe.py::test_moe\n" in done.stdout
+def test_the_property_is_collected_where_it_is_named(pytester, workdir):
+    pytester.makepyfile(kernels=(workdir / "kernels.py").read_text())
+    done = pytester.runpytest("-q", "--collect-only", "-p", "no:cacheprovider", *ASKED)
+    assert done.ret == 0
+    done.stdout.fnmatch_lines(["*fuzz_moe.py::test_moe"])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("hypofuzz") is None, reason="HypoFuzz is not installed: tox run -e fuzz")

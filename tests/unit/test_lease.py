@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
+import signal
 import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import torch
 
 from difftest.isolation import health, lease
 
-HOLDS = """
-import sys, time
-from pathlib import Path
-from difftest.isolation.lease import _first_free
-taken = _first_free(Path(sys.argv[1]), {0: "a", 1: "b"})
-print(taken.index, taken.slot, flush=True)
-time.sleep(3600)
-"""
+FORK = multiprocessing.get_context("fork")
+
+
+def holds(folder: Path, told: Connection) -> None:
+    taken = lease._first_free(folder, {0: "a", 1: "b"})
+    told.send((taken.index, taken.slot))
+    signal.pause()
 
 
 def test_workers_spread_over_devices_and_then_share_them(tmp_path):
     """The lowest free share of the device with the fewest; that of a process that was killed is free again."""
     holders = []
     try:
-        for expected in ("0 0", "1 0", "0 1"):
-            process = subprocess.Popen([sys.executable, "-c", HOLDS, tmp_path], stdout=subprocess.PIPE, text=True)
+        for expected in ((0, 0), (1, 0), (0, 1)):
+            here, there = FORK.Pipe()
+            process = FORK.Process(target=holds, args=(tmp_path, there))
+            process.start()
             holders.append(process)
-            assert process.stdout.readline().strip() == expected
+            assert here.recv() == expected
         holders[1].kill()
-        holders[1].wait()
+        holders[1].join()
         mine = lease._first_free(tmp_path, {0: "a", 1: "b"})
         assert (mine.index, mine.slot) == (1, 0)
     finally:
         for process in holders:
             process.kill()
-            process.wait()
+            process.join()
 
 
 def test_shares_of_memory_leave_room_for_what_torch_does_not_count():

@@ -140,10 +140,16 @@ def test_a_finding_fails_one_shard_with_its_report(project, snapshot):
 
 
 def test_workers_run_the_scenarios_of_one_process(project):
-    """Same seed, same scenarios; one finding, told once; nothing of it depends on the number of processes."""
-    alone = suite(project, *candidate("Rejects"), "--cases", "alone", "--json", "alone.jsonl")
-    shared = suite(
-        project,
+    """A fresh seed that all share; one finding, told once; nothing of it depends on the number of processes."""
+    shared = project.runpytest(
+        "--pyargs",
+        "difftest",
+        "-p",
+        "no:cacheprovider",
+        "--profile",
+        "quick",
+        "--examples",
+        "16",
         *candidate("Rejects"),
         "--cases",
         "shared",
@@ -156,18 +162,21 @@ def test_workers_run_the_scenarios_of_one_process(project):
         "--summary",
         "step.md",
     )
+    shown = shared.stdout.str()
+    (seed,) = re.findall(r"^difftest: seed (\d+), ", shown, re.MULTILINE)
+    alone = suite(project, *candidate("Rejects"), "--seed", seed, "--cases", "alone", "--json", "alone.jsonl")
     alone.assert_outcomes(failed=1, xfailed=1)
     shared.assert_outcomes(failed=1, xfailed=1)
     assert scenarios("alone.jsonl") == scenarios("shared.jsonl")
     assert len(scenarios("alone.jsonl")) == 16
     assert len(list(Path("alone").iterdir())) == len(list(Path("shared").iterdir())) == 1
-    shown = shared.stdout.str()
+    assert f"\nseed: {seed} (again with: " in shown
     assert "scenarios: 16" in shown
     assert "kernels.py:Rejects: rejected 16 (100.0%)" in shown
     assert shown[shown.index("= difftest =") :].count("Reproduce with:") == 1
     assert Path("step.md").read_text().count("### kernels.py:Rejects rejected") == 1
     told = properties("shared.xml")
-    assert [values["difftest.seed"] for values in told] == ["7", "7"]
+    assert [values["difftest.seed"] for values in told] == [seed, seed]
     (finding,) = (values for values in told if "difftest.bucket" in values)
     assert finding["difftest.bucket"].startswith("kernels-py-rejects.call.rejected.")
     assert finding["difftest.smallest"] == "M=0 H=32 I=32 E=1 K=1, swiglu"
@@ -184,17 +193,6 @@ def properties(path: str) -> list[dict[str, str]]:
 def scenarios(path: str) -> set[str]:
     events = map(json.loads, Path(path).read_text().splitlines())
     return {json.dumps(event["scenario"]) for event in events if event["event"] == "ScenarioFinished"}
-
-
-def test_a_fresh_seed_is_shared_by_the_workers(project):
-    done = project.runpytest(
-        "--pyargs", "difftest", *candidate("Declines"), "--examples", "16", "--profile", "quick", "-n", "2"
-    )
-    lines = done.stdout.str().splitlines()
-    first = next(line for line in lines if line.startswith("difftest: seed "))
-    last = next(line for line in lines if line.startswith("seed: "))
-    assert first.split()[2].rstrip(",") == last.split()[1]
-    assert "scenarios: 16" in lines
 
 
 def test_a_known_case_comes_first_and_is_expected_to_fail(project, saved_case):
