@@ -80,7 +80,7 @@ def run(draws: int, **given: Any) -> None:
             new += len(outcomes)
             for outcome in outcomes:
                 console.print(f"{outcome}: {describe.scenario_line(outcome.scenario)}", markup=False)
-    sys.exit(1 if new else 0)
+    sys.exit(1 if new else 0 if summary.verdicts else 3)
 
 
 class Tally:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a campaign's scenarios, answers that are computed once, results that are kept."""
+"""What the benchmarks share: who is asked, a campaign's scenarios, answers computed once, results that are kept."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ from typing import Any
 from unittest import mock
 
 import torch
+from rich.console import Console
+from rich.table import Table
 
+from difftest.engine import Executor
+from difftest.isolation.environment import EnvironmentNotFound, WorkerFailed
+from difftest.isolation.executors import Executors, Isolation
 from difftest.judging import checks, trial, variants
 from difftest.options import shards_of, share_of
+from difftest.preflight import one_line
 from difftest.stream import Enough, Stream
+from oracles import base
 from oracles.enclosure import Enclosure
 from oracles.faults import Twin
 from oracles.kept import Kept
@@ -38,6 +45,36 @@ def wall() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+@contextlib.contextmanager
+def asked(spec: str, isolation: Isolation) -> Iterator[Executor]:
+    """Whoever runs the oracle's cases. Exits with one line where it cannot: what it says then is no measurement."""
+    with Executors([spec], isolation) as executors:
+        try:
+            executor = executors.of(spec, "reference")
+        except (base.OracleNotFound, EnvironmentNotFound, WorkerFailed) as error:
+            sys.exit(f"--candidate {spec}: {one_line(error)}")
+        if executor.introduction.missing is not None:
+            sys.exit(f"--candidate {spec}: {executor.introduction.missing}")
+        yield executor
+
+
+def installed(spec: str) -> Any:
+    """The oracle, in this process. Exits as `asked` does."""
+    try:
+        found = base.get(spec)
+    except base.OracleNotFound as error:
+        sys.exit(f"--candidate {spec}: {one_line(error)}")
+    reason = base.missing_of(found)
+    if reason is not None:
+        sys.exit(f"--candidate {spec}: {reason}")
+    return found
+
+
+def show(table: Table) -> None:
+    """As wide as the terminal; in a file as wide as it is."""
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 class Shared:

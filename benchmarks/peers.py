@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import PROFILE, Results, each, spread, wall
+from measuring import PROFILE, Results, each, installed, spread, wall
 from recreations import REAL, SMALL, Peer, Sizes, expected, peers
 
 from difftest.engine import Engine
@@ -233,7 +233,7 @@ def _alone(columns: dict[str, dict[str, Any]], title: str, name: str) -> bool:
 
 
 def speed(options: argparse.Namespace) -> int:
-    candidate: Any = base.get(options.candidate) if options.candidate else Twin()
+    candidate: Any = installed(options.candidate) if options.candidate else Twin()
     capability = base.capability_of(candidate)
     device = "cuda" if options.real else "cpu"
     torch.set_num_threads(1)

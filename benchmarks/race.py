@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from measuring import wall
+from measuring import installed, wall
 from rich.console import Console
 from rich.table import Table
 
@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=SHAPE.tokens)
     parser.add_argument("--intermediate", type=int, default=SHAPE.intermediate)
     options = parser.parse_args()
+    installed("cutlass")
     shape = dataclasses.replace(SHAPE, tokens=options.tokens, intermediate=options.intermediate)
     base = Scenario(shape=shape)
     print(f"flashinfer {package.version()}, {torch.cuda.get_device_name()}, {base.shape}")

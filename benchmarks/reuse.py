@@ -38,7 +38,9 @@ def shrunk(name: str, seed: int, *, keeping: bool) -> tuple[float, Shrunk]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fault", action="append", metavar="NAME", help="this one only; may be given again")
+    parser.add_argument(
+        "--fault", action="append", choices=sorted(MINIMA), metavar="NAME", help="this one only; may be given again"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=3, help="[default: %(default)s]")
     options = parser.parse_args()

@@ -17,18 +17,20 @@ import argparse
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing import connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import torch
-from rich.console import Console
+from measuring import asked, show
 from rich.table import Table
 from speed import judged
 
-from difftest.isolation.executors import Executors, Isolation
+from difftest.isolation.executors import Isolation
 from difftest.journal import Journal
 from difftest.stream import Stream
 from strategies import scenarios
@@ -48,7 +50,13 @@ def main() -> None:
     parser.add_argument("--per-device", type=int, default=1, help="drivers on each GPU [default: 1]")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each number of drivers, in turn [default: 1]")
     options = parser.parse_args()
-    shards = max(options.drivers)
+    if min(options.drivers) < 1:
+        parser.error(f"--drivers {min(options.drivers)}: must be at least 1")
+    shards, cores = max(options.drivers), len(os.sched_getaffinity(0))
+    if options.cores is not None and not 1 <= options.cores <= cores // shards:
+        parser.error(
+            f"--cores {options.cores}: must be from 1 to {cores // shards}, for {shards} drivers on {cores} cores"
+        )
     if any(shards % drivers for drivers in options.drivers):
         parser.error(f"--drivers {options.drivers}: each must divide the largest, so that all have the same share")
     plan = Plan(
@@ -61,6 +69,8 @@ def main() -> None:
         cores=options.cores,
         per_device=options.per_device,
     )
+    with asked(plan.candidate, Isolation(workers=1)):
+        pass  # what cannot run is told once, not by each driver
     runs = [[measure(plan, drivers) for drivers in options.drivers] for _ in range(options.repeats)]
     table = Table("drivers", "workers", "scenarios/s", "times the first", "driver", "busy")
     table.title = f"{options.candidate}, {options.profile}"
@@ -74,7 +84,7 @@ def main() -> None:
             f"{statistics.median(each.driver for each in mine):.2f}",
             f"{statistics.median(each.busy for each in mine):.0%}",
         )
-    Console().print(table)
+    show(table)
 
 
 def told(values: list[float], form: str) -> str:
@@ -118,16 +128,20 @@ class Share:
 
 
 def measure(plan: Plan, drivers: int) -> Run:
-    """The campaign by so many drivers."""
+    """The campaign by so many drivers. Exits when one of them dies: the others would wait for it."""
     context = multiprocessing.get_context("spawn")
     begin = context.Barrier(drivers)
     ends: multiprocessing.SimpleQueue[Share] = context.SimpleQueue()
     processes = [context.Process(target=drive, args=(plan, number, drivers, begin, ends)) for number in range(drivers)]
     for process in processes:
         process.start()
+    while running := [process for process in processes if process.is_alive()]:
+        connection.wait([process.sentinel for process in running])
+        if any(process.exitcode for process in processes):
+            for process in processes:
+                process.terminate()
+            sys.exit("a driver ended before it had judged its part")
     shares = [ends.get() for _ in processes]
-    for process in processes:
-        process.join()
     wall = max(share.end for share in shares) - min(share.start for share in shares)
     count = plan.shards * plan.examples
     return Run(
@@ -150,9 +164,8 @@ def drive(plan: Plan, number: int, drivers: int, begin: Barrier, ends: multiproc
     with (
         tempfile.TemporaryDirectory() as folder,
         Journal(Path(folder)) as journal,
-        Executors([plan.candidate], Isolation(workers=plan.workers, drivers=plan.per_device)) as executors,
+        asked(plan.candidate, Isolation(workers=plan.workers, drivers=plan.per_device)) as executor,
     ):
-        executor = executors.of(plan.candidate, "reference")
         strategy = scenarios(executor.introduction.capability, profile=plan.profile)
         judged(
             executor,

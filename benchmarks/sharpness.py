@@ -26,11 +26,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from measuring import wall
+from measuring import installed, wall
 
 from difftest import calibration
 from difftest.judging.compare import judge
-from oracles import base
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import GroupedMM
 from oracles.problem import build
@@ -164,7 +163,7 @@ def kimi(tokens: int = 128, activation: Activation | None = None, low: int = 118
 
 def kimi_ranks(name: str, device: torch.device) -> list[Cell]:
     """The table of one oracle at Kimi-K3's rank shape; its pooled lines."""
-    oracle = base.get(name)
+    oracle = installed(name)
     known = calibration.find(oracle, name, device)
     numerics = oracle.numerics if known is None else known.applied(oracle.numerics)
     print(f"{name} on {device}, {'not calibrated' if known is None else f'calibrated {known.taken}'}")

@@ -35,7 +35,9 @@ def hunted(name: str, seed: int) -> tuple[int, int, int, str | None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20, help="seeds 0, 1, ... [default: 20]")
-    parser.add_argument("--fault", action="append", metavar="NAME", help="this one only; may be given again")
+    parser.add_argument(
+        "--fault", action="append", choices=sorted(MINIMA), metavar="NAME", help="this one only; may be given again"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, default=Path("shrink.json"), help="[default: %(default)s]")
     options = parser.parse_args()

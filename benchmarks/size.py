@@ -17,14 +17,13 @@ from typing import Any
 from unittest import mock
 
 import torch
-from measuring import wall
-from rich.console import Console
+from measuring import installed, show, wall
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
 from difftest.judging.compare import judge
 from difftest.judging.variants import tensors
-from oracles import base, kernels, matmul, one_pass
+from oracles import kernels, matmul, one_pass
 from oracles.numerics import Accumulator, Numerics
 from oracles.problem import Problem, build
 from oracles.reference import enclose
@@ -86,7 +85,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of a step [default: 5]")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    candidate: Any = base.get(options.candidate or ("cutlass" if device.type == "cuda" else "grouped-mm"))
+    candidate: Any = installed(options.candidate or ("cutlass" if device.type == "cuda" else "grouped-mm"))
     rates = _rates(device, options.repeats)
     table = Table("M", "H", "I", "E", "K", "step", "ms", "floor ms", "times", "peak MiB")
     table.title = (
@@ -104,7 +103,7 @@ def main() -> None:
                 memory = f"{step.memory / 2**20:.1f}" if device.type == "cuda" else "-"
                 table.add_row(*(str(size) for size in sizes), name, *numbers, memory)
             table.add_section()
-    Console().print(table)
+    show(table)
 
 
 def measure(

@@ -24,14 +24,15 @@ from pathlib import Path
 
 import torch
 from hypothesis.strategies import SearchStrategy
-from rich.console import Console
+from measuring import asked, show
 from rich.table import Table
 
 from difftest.engine import Engine, Executor, Pending
-from difftest.isolation.executors import Executors, Isolation
+from difftest.isolation.executors import Isolation
 from difftest.journal import Journal
 from difftest.judging.guard import PHASES
 from difftest.judging.outcome import Verdict
+from difftest.preflight import Missing, check_device
 from difftest.stream import Stream
 from strategies import scenarios
 from strategies.scenario import Scenario
@@ -70,14 +71,19 @@ def main() -> None:
         "--workers", type=int, nargs="+", default=[1], help="processes for each isolated candidate [default: 1]"
     )
     options = parser.parse_args()
+    if options.examples < 1:
+        parser.error(f"--examples {options.examples}: must be at least 1")
+    try:
+        check_device(options.device)
+    except Missing as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
     table = Table("candidate", "workers", "scenarios/s", *COLUMNS, "of rest", "driver", "findings")
     table.title = f"ms a scenario, profile {options.profile}"
     for name in options.candidate or ["grouped-mm", "ggml"]:
         for workers in options.workers:
             isolation = Isolation(all=options.isolate, device=options.device, workers=workers)
-            with Executors([name], isolation) as executors:
-                executor = executors.of(name, "reference")
+            with asked(name, isolation) as executor:
                 warm = _WARM * workers if executor.isolated else _WARM
                 speed = measure(executor, options.examples, options.profile, options.seed, warm)
             table.add_row(
@@ -89,7 +95,7 @@ def main() -> None:
                 f"{speed.driver:.2f}",
                 str(speed.findings),
             )
-    Console().print(table)
+    show(table)
 
 
 def measure(executor: Executor, examples: int, profile: str, seed: int, warm: int) -> Speed:

@@ -333,7 +333,8 @@ def clamp_marlin() -> Result:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", help="those of this name, as '(e)', SM120 or B12")
+    names = sorted({one.name for one in SUSPECTS})
+    parser.add_argument("--only", choices=names, metavar="NAME", help="those of this name, as '(e)', SM120 or B12")
     only = parser.parse_args().only
     unrun = 0
     for one in SUSPECTS:
