@@ -1,0 +1,195 @@
+"""What a CUDA graph of each scenario costs, by the way in which it is captured: `python benchmarks/capture.py`.
+
+On one GPU, with flashinfer-python. Each process prepares, calls and encloses the same scenarios of `cutlass-graph` in
+each way, all processes at once; the ways are in turn, forth and back. Milliseconds of a scenario:
+
+- torch.cuda.graph: which gives up device memory that is not used, and pinned memory.
+- in a thread: begun in `prepare`, while the main thread encloses; nothing is given up.
+- in its turn: at the call; nothing is given up.
+- as it is: in its turn; device memory is given up.
+
+reserved: MiB that torch holds in the end, of the process that has most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.synchronize import Barrier
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from difftest.stream import Stream
+from oracles import base, reference
+from oracles.cutlass_graph import Captured
+from oracles.problem import build
+from strategies import scenarios
+from strategies.scenario import Scenario
+
+_WARM = 12
+_AS_IT_IS = Captured._capture
+
+Row = tuple[float, float, float, float]
+"""Seconds: in all, of `prepare`, of the call with what it waits for, of the enclosure."""
+Result = tuple[str, list[Row], int]
+"""A way, its scenarios, bytes reserved."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 14], help="at once [default: 1 14]")
+    parser.add_argument("--examples", type=int, default=60, help="scenarios of each process [default: 60]")
+    options = parser.parse_args()
+    lacking = base.missing_of(base.get("cutlass-graph"))
+    if lacking is not None:
+        parser.error(f"cutlass-graph: {lacking}")
+    table = Table("processes", "way", "scenarios", "in all", "prepare", "call", "enclose", "reserved")
+    for count in options.processes:
+        results = measure(count, options.examples)
+        for way in WAYS:
+            rows = [row for name, mine, _ in results if name == way for row in mine]
+            told = [f"{1000 * statistics.mean(column):.1f}" for column in zip(*rows, strict=True)]
+            reserved = max(number for name, _, number in results if name == way) >> 20
+            table.add_row(str(count), way, str(len(rows)), *told, f"{reserved:,}")
+    Console().print(table)
+
+
+def measure(processes: int, examples: int) -> list[Result]:
+    context = multiprocessing.get_context("spawn")
+    begin = context.Barrier(processes)
+    ends: multiprocessing.SimpleQueue[list[Result]] = context.SimpleQueue()
+    working = [context.Process(target=work, args=(number, examples, begin, ends)) for number in range(processes)]
+    for process in working:
+        process.start()
+    results = [result for _ in working for result in ends.get()]
+    for process in working:
+        process.join()
+    return results
+
+
+@torch.no_grad()
+def work(number: int, examples: int, begin: Barrier, ends: multiprocessing.SimpleQueue[list[Result]]) -> None:
+    torch.set_num_threads(1)
+    oracle = base.get("cutlass-graph")
+    drawn: list[Scenario] = []
+    stream = Stream(scenarios(base.capability_of(oracle), profile="quick"), base_seed=3, shard=number, count=examples)
+    stream.each(drawn.append)
+    for way in WAYS:
+        for scenario in drawn[:_WARM]:
+            one(scenario, way)
+    found: list[Result] = []
+    for ways in (list(WAYS), list(WAYS)[::-1]):
+        for way in ways:
+            torch.cuda.empty_cache()
+            begin.wait()
+            rows = [row for row in (one(scenario, way) for scenario in drawn) if row is not None]
+            found.append((way, rows, torch.cuda.memory_reserved()))
+    ends.put(found)
+
+
+def one(scenario: Scenario, way: str) -> Row | None:
+    """None where the oracle does not take the scenario, or the kernel refuses it (M = 0)."""
+    oracle = base.get("cutlass-graph")
+    if oracle.unsupported(scenario) is not None:
+        return None
+    problem = build(scenario)
+    Captured._capture = WAYS[way]
+    enclosing = calling = 0.0
+    start = time.perf_counter()
+    try:
+        prepared = oracle.prepare(problem)
+        ready = time.perf_counter()
+        if way == "in a thread":
+            graph = _THREAD.submit(_in_a_thread, prepared)
+            enclosing = timed(lambda: reference.enclose(problem, oracle.numerics))
+            calling = timed(lambda: _call_with(prepared, graph, oracle))
+        else:
+            calling = timed(lambda: oracle(prepared))
+            enclosing = timed(lambda: reference.enclose(problem, oracle.numerics))
+    except RuntimeError:
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.synchronize()
+        return None
+    return time.perf_counter() - start, ready - start, calling, enclosing
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+_THREAD = ThreadPoolExecutor(1)
+
+
+def _call_with(prepared: Captured, graph: Future[torch.cuda.CUDAGraph], oracle: base.Oracle) -> None:
+    prepared._graph = graph.result()
+    oracle(prepared)
+
+
+@torch.no_grad()  # which each thread has of its own
+def _in_a_thread(captured: Captured) -> torch.cuda.CUDAGraph:
+    return _plain(captured, "thread_local")
+
+
+def _plain(captured: Captured, mode: str = "global") -> torch.cuda.CUDAGraph:
+    """As `Captured._capture`, but that no memory is given up."""
+    _mask(captured)
+    with torch.cuda.device(captured.output.device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            captured._call.poison()
+            captured._call.launch(captured.output)
+            graph.capture_begin(capture_error_mode=mode)
+            try:
+                captured._call.launch(captured.output)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+    return graph
+
+
+def _by_torch(captured: Captured) -> torch.cuda.CUDAGraph:
+    """As torch's documentation has it."""
+    _mask(captured)
+    with torch.cuda.device(captured.output.device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            captured._call.poison()
+            captured._call.launch(captured.output)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured._call.launch(captured.output)
+    return graph
+
+
+def _mask(captured: Captured) -> None:
+    """Contents that are nobody's."""
+    arguments = captured._call.arguments
+    for name in captured._call.path.states(captured.problem, torch.Tensor.contiguous):
+        arguments[name].zero_()
+    arguments["token_selected_experts"].fill_(-1)
+    arguments["token_final_scales"].zero_()
+
+
+WAYS: dict[str, Callable[[Captured], torch.cuda.CUDAGraph]] = {
+    "torch.cuda.graph": _by_torch,
+    "in a thread": _plain,  # not called: the graph is there
+    "in its turn": _plain,
+    "as it is": _AS_IT_IS,
+}
+
+
+if __name__ == "__main__":
+    main()
