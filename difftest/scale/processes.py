@@ -41,6 +41,9 @@ from oracles import base
 TRIES = 3
 """Of a shard, before the run ends without it."""
 
+_LEAVE_SECONDS = 10.0
+"""For a process to end its workers. It is stopped then, whatever they are doing."""
+
 _CORES = 8
 """Of a machine with devices, for one process of `-n auto` with its workers."""
 
@@ -205,7 +208,7 @@ def _shards(job: _Job, drivers: Sequence[_Driver], emit: Handler) -> Iterator[_O
                 driver.begun.difference_update(shard for shard, _, _ in over)
                 yield from over
     # Workers first: one that is stopped while it has any takes seconds to end.
-    concurrent.futures.wait([driver.leave() for driver in drivers])
+    concurrent.futures.wait([driver.leave() for driver in drivers], timeout=_LEAVE_SECONDS)
 
 
 class _Parent(Process):

@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from difftest.isolation.executors import Isolation
 from difftest.options import Options
 from difftest.scale import processes
 
@@ -34,6 +35,26 @@ def test_auto_is_as_many_as_keep_the_devices_busy(cores, devices, useful, monkey
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     assert processes.most_useful(Options(candidates=("cutlass",), examples=1, seed=1)) == useful
+
+
+@pytest.mark.parametrize(
+    ("cores", "devices", "drivers", "examples", "workers"),
+    [
+        (16, 1, 1, 3000, 15),
+        (16, 1, 2, 3000, 7),
+        (32, 2, 4, 3000, 7),
+        (2, 0, 1, 3000, 1),
+        (2, 0, 4, 3000, 1),
+        (16, 1, 1, 40, 5),
+        (16, 1, 2, 40, 2),
+        (16, 1, 1, 4, 1),
+    ],
+)
+def test_workers_are_as_many_as_there_are_cores_and_cases_for(cores, devices, drivers, examples, workers, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    options = Options(candidates=("cutlass",), examples=examples, seed=1)
+    assert Isolation.of(options, drivers).workers == workers
 
 
 @pytest.mark.parametrize(

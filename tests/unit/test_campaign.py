@@ -16,8 +16,8 @@ import oracles
 from difftest import campaign
 from difftest.campaign import begin_shard, executors_for, run, run_shard
 from difftest.findings import Summary
-from difftest.judging.outcome import Verdict
-from difftest.judging.trial import InProcess
+from difftest.judging.outcome import Outcome, Verdict
+from difftest.judging.trial import Done, InProcess
 from difftest.ledger import cases
 from difftest.ledger.cases import Status
 from difftest.ledger.claims import Claims
@@ -248,6 +248,33 @@ def test_what_is_handed_over_ahead_changes_nothing(options, monkeypatch, tmp_pat
     assert told[:2] == told[2:]
     assert told[0][0]
     assert told[1][1] > 1  # the ledger's
+
+
+def test_each_outcome_is_waited_for_in_its_turn(options, monkeypatch):
+    """What is asked about known findings too: whoever waited for it earlier would hand over nothing meanwhile."""
+    run(options("Rejects", examples=12), Recorder())
+    handed_over, waited_for = [], []
+
+    @dataclasses.dataclass
+    class Later:
+        done: Done
+
+        def result(self) -> Outcome:
+            if self.done not in waited_for:
+                waited_for.append(self.done)
+            return self.done.result()
+
+    def submit(self, scenario, checks):
+        handed_over.append(Done(self.run(scenario, checks)))
+        return Later(handed_over[-1])
+
+    monkeypatch.setattr(InProcess, "ahead", 5)
+    monkeypatch.setattr(campaign._Campaign, "replay_ledger", lambda _: None)
+    monkeypatch.setattr(InProcess, "submit", submit)
+    summary = run(options("Rejects", examples=30), Recorder())
+    assert sum(summary.known.values()) > 1
+    assert len(handed_over) > summary.scenarios == 30
+    assert waited_for == handed_over
 
 
 def test_a_shard_that_is_begun_before_the_last_is_over_ends_as_it_does_alone(options, monkeypatch, tmp_path):
