@@ -28,6 +28,18 @@ def test_two_processes_say_what_one_says(run):
     assert shared.out.count("found: ") == shared.out.count("saved: ") == shared.out.count("shrunk: ") == 1
 
 
+@pytest.mark.usefixtures("warm")
+def test_known_cases_are_replayed_once_and_known_to_every_process(run):
+    run("Off", examples=4)
+    again = run("Off", "-n", "2", examples=16)
+    assert again.code == 0
+    assert "cases: 1 still diverges\n" in again.out
+    (diverged,), (known,) = (
+        re.findall(told, again.out) for told in (r"diverges (\d+) ", r"known: .*: (\d+) scenarios")
+    )
+    assert diverged == known
+
+
 @pytest.mark.parametrize(
     ("cores", "devices", "useful"), [(6, 0, 6), (4, 1, 1), (16, 1, 2), (24, 2, 3), (32, 2, 4), (8, 8, 8), (128, 8, 16)]
 )

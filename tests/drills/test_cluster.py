@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import dying
 import pytest
@@ -168,6 +169,38 @@ def test_a_result_of_another_campaign_is_named_and_left_alone(tmp_path):
     ):
         cluster.run(stored, given, cluster.Budget(), lambda _: None)
     assert path.read_bytes() == content
+
+
+def test_a_campaign_by_time_begins_no_shard_after_it_and_goes_on_where_it_was(tmp_path, monkeypatch):
+    given, now = options(tmp_path, REJECTS, 8), [0.0]
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    stored, shards = start(tmp_path, given), []
+
+    def took_an_hour(event: Event) -> None:
+        if isinstance(event, ResultCame):
+            shards.append(event.shard)
+            assert len(shards) < 20, "it goes on and on"
+            now[0] += 1
+
+    summary = cluster.run(stored, given, cluster.Budget(until=2), took_an_hour)
+    first, running = len(shards), NODES - 1  # what runs when the time is up ends
+    assert 2 <= first <= 2 + running
+    assert sorted(shards) == list(range(first))  # the campaign has one of its own
+    assert summary.scenarios == 8 * first
+    now[0] = 0
+    shards.clear()
+    summary = cluster.run(stored, given, cluster.Budget(until=first + 1), took_an_hour)
+    assert sorted(shards) == list(range(len(shards)))
+    assert first < len(shards) <= first + 1 + running
+    assert summary.scenarios == 8 * len(shards)
+
+
+def test_without_a_gpu_a_shard_that_needs_one_is_refused(tmp_path):
+    given = options(tmp_path, REJECTS, 8)
+    with pytest.raises(
+        Missing, match=r"no node of the cluster has 0\.5 of a GPU and a core: add nodes, or give another"
+    ):
+        cluster.run(start(tmp_path, given), given, cluster.Budget(gpus=0.5), lambda _: None)
 
 
 def test_an_address_where_nobody_listens_is_told_at_once():
