@@ -14,9 +14,10 @@ from oracles.problem import build
 from strategies.scenario import SwigluOai
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import peers as peers_benchmark
 import recreations
 from peers import PHASES, RIGHT, Clock, campaign_speed, found_by_campaign, found_by_peer, judged, peer_speed, report
-from recreations import REAL, SMALL, expected, peers
+from recreations import REAL, SMALL, Sizes, expected, peers
 
 FUZZ, GRID, TWELVE = range(3)
 
@@ -126,6 +127,7 @@ def test_an_exception_is_a_failure_unless_upstream_skips_it():
 
 def test_faults_are_found_where_their_feature_is(monkeypatch):
     monkeypatch.setattr(recreations, "_FUZZED", 3)
+    monkeypatch.setattr(peers_benchmark, "SMALL", Sizes(divide=16, tokens=33, experts=16))
     names = [RIGHT, "gate-up-swapped", "graph-replays-routing"]
     for number in (FUZZ, TWELVE):
         found = found_by_peer(number, names)
