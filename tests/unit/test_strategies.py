@@ -293,7 +293,7 @@ class TestDistribution:
 
 def cheap(count: int, capability: Capability = DEFAULT) -> list[Scenario]:
     """Scenarios whose numbers are soon computed."""
-    drawn = draws("quick", COUNT, capability) if capability == DEFAULT else draws("quick", count, capability)
+    drawn = draws("quick", COUNT) if capability == DEFAULT else draws("quick", count, capability)
     return [s for s in drawn if s.shape.hidden * s.intermediate_local * s.experts_local < 2**17][:count]
 
 
@@ -311,7 +311,7 @@ class TestMagnitude:
         return gates[gates.isfinite()]
 
     def test_most_gates_are_of_order_1_to_10(self) -> None:
-        all_gates = [gates for scenario in cheap(100) if len(gates := self.gates(scenario))]
+        all_gates = [gates for scenario in cheap(250) if len(gates := self.gates(scenario))]
         medians = [gates.abs().median().item() for gates in all_gates]
         assert sum(0.3 < median < 30 for median in medians) / len(medians) > 0.6
         assert sum(median < 1e-6 or median > 1e6 for median in medians) / len(medians) > 0.02
