@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import time
@@ -61,10 +62,12 @@ def connect(address: str | None) -> None:
         return
     address = address or os.environ.get("RAY_ADDRESS")
     _reach(address or "")
+    on_term = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         raise Missing(f"--address {address}: {one_line(error)}") from None
+    signal.signal(signal.SIGTERM, on_term)  # Ray's own aborts the process
 
 
 def _reach(address: str) -> None:

@@ -92,17 +92,31 @@ def undisturbed(tmp_path_factory) -> dict[str, object]:
     return told(summary)
 
 
+def driven(folder: Path, address: str) -> subprocess.Popen[bytes]:
+    """The command on the campaign of six shards, as soon as the first is over."""
+    command = [sys.executable, "-m", "difftest", "campaign", str(folder / "store"), "--address", address]
+    command += ["--candidate", REJECTS, "--profile", "quick", "--examples", "48", "--seed", "1"]
+    with (folder / "driver.log").open("w") as log:
+        driver = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    while not list(folder.glob("store/shards/shard-*.json")):
+        assert driver.poll() is None, f"it ended before it was killed: {(folder / 'driver.log').read_text()}"
+        time.sleep(0.05)
+    return driver
+
+
+def test_a_driver_whose_time_is_up_tells_what_was_found(nodes, tmp_path):
+    driver = driven(tmp_path, nodes[0].address)
+    driver.terminate()
+    assert driver.wait() == 130
+    *_, last = (tmp_path / "driver.log").read_text().splitlines()
+    assert last == "exit 130: interrupted; findings so far are saved and shown above"
+
+
 def test_a_driver_that_is_killed_goes_on_where_it_was(nodes, undisturbed, tmp_path):
     machines, _ = nodes
     given = options(tmp_path, REJECTS, 48)
     store = tmp_path / "store"
-    command = [sys.executable, "-m", "difftest", "campaign", str(store), "--address", machines.address]
-    command += ["--candidate", REJECTS, "--profile", "quick", "--examples", "48", "--seed", "1"]
-    with (tmp_path / "driver.log").open("w") as log:
-        driver = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
-    while not list(store.glob("shards/shard-*.json")):
-        assert driver.poll() is None, f"it ended before it was killed: {(tmp_path / 'driver.log').read_text()}"
-        time.sleep(0.05)
+    driver = driven(tmp_path, machines.address)
     driver.kill()
     driver.wait()
     time.sleep(0.5)  # Ray ends the tasks of a driver that is gone; one may be writing its result
