@@ -26,6 +26,8 @@ from strategies import (
     scenarios,
 )
 
+pytestmark = pytest.mark.usefixtures("unexplained")
+
 QUICK = scenarios(Capability(), profile="quick")
 SLOT_DROPPED = Scenario(shape=Shape(tokens=5, experts=2, top_k=2), parallel=Parallel(ep_size=2, ep_rank=1))
 

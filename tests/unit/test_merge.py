@@ -26,6 +26,8 @@ from difftest.scale.result import InvalidResult, Result, load
 from strategies import Scenario, Shape
 from strategies.scenario import MaskSlot, Routing
 
+pytestmark = pytest.mark.usefixtures("unexplained")
+
 REJECTS = f"{candidates.FILE}:Rejects"
 EXAMPLES = 24  # three shards
 
