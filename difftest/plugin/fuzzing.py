@@ -48,7 +48,17 @@ def _campaign() -> Questions:
         from difftest.ledger.claims import Claims
 
         # A fuzzer's processes have one parent: a bucket is shrunk and saved by one of them.
-        folder = Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / "fuzzed" / str(os.getppid())
+        folder = Path(tempfile.gettempdir()) / f"difftest-{os.getuid()}" / "fuzzed" / _parent()
         folder.mkdir(parents=True, exist_ok=True)
         _questions = Questions(*_asked, Claims(folder))
     return _questions
+
+
+def _parent() -> str:
+    """The parent, by its number and when it started: a number comes again, in a container soon."""
+    pid = os.getppid()
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        started = ""
+    return f"{pid}-{started}"

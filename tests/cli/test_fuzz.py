@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,15 @@ def test_a_new_finding_fails_the_property_and_is_saved_shrunk(monkeypatch):
     assert case.explanation
     fuzzing.begin(options, cases.paths(Path("found")))
     fuzzing.judge(Scenario(shape=Shape(tokens=3)))  # as a known case
+
+    for path in cases.paths(Path("found")):
+        path.unlink()
+    assert re.fullmatch(rf"{os.getppid()}-\d+", fuzzing._parent())
+    monkeypatch.setattr(fuzzing, "_parent", lambda: f"{os.getppid()}-later")  # another fuzzer that got the same number
+    fuzzing.begin(options, ())
+    with pytest.raises(AssertionError):
+        fuzzing.judge(Scenario(shape=Shape(tokens=3)))
+    assert len(found()) == 1
 
 
 def test_the_property_is_collected_where_it_is_named(pytester, workdir):
