@@ -400,9 +400,10 @@ class _Campaign:
                 continue
             self._isolate(case.candidate)
             judge = self.judges[case.candidate]
-            outcome = judge.check(case.scenario, checks=case.checks)
+            findings = judge.check(case.scenario, checks=case.checks).findings
             # A case that took its own process along did not take the one that kept the journal.
-            findings = outcome.findings or (() if case.isolated else (case.crashed(),))
+            if not findings and not case.isolated:
+                self._emit(events.CaseSurvived(candidate=case.candidate, scenario=case.scenario))
             for finding in findings:
                 self.harvest.collect(finding, self._ledger.explain(finding, judge), None, self._scenarios)
 

@@ -1,7 +1,8 @@
 """The journal: a case is on record before it runs, so that a crash has a name.
 
 One file of JSON lines for each process, in a folder that they share. The owner holds a lock on its file; a file that
-nobody holds was left by a process that ended, and the case that it had begun and not finished ended it.
+nobody holds was left by a process that ended. The case that it had begun and not finished ended it, or it was ended
+from outside in the meantime.
 
 A line reaches the kernel in one write before the case runs, which a killed process cannot take back. It is not synced
 to the disk: that would cost more than a small case, and only a crash of the whole machine could lose it.
@@ -19,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from difftest.judging.outcome import Outcome, Verdict
 from strategies.plain import AnyScenario, InvalidScenario
 from strategies.reading import read
 
@@ -42,18 +42,6 @@ class Case:
     reference: str
     checks: tuple[str, ...]
     isolated: bool = False
-
-    def crashed(self) -> Outcome:
-        """Its outcome: whoever ran it did not live to tell more."""
-        return Outcome(
-            verdict=Verdict.CRASHED,
-            scenario=self.scenario,
-            candidate=self.candidate,
-            reference=self.reference,
-            check="process",
-            kind="process ended",
-            detail="the process that ran this case ended while it ran",
-        )
 
 
 @dataclass(frozen=True)

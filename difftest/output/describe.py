@@ -19,7 +19,7 @@ from difftest.judging.votes import AGREE, DIFFER, UNASKED, Pairs, Votes
 from difftest.ledger.cases import Case
 from difftest.ledger.replay import Replay, ReplayStatus
 from difftest.options import Options
-from difftest.output.events import CaseNotSaved, JournalLost, ShardLost
+from difftest.output.events import CaseNotSaved, CaseSurvived, JournalLost, ShardLost
 from difftest.scale.part import words
 from strategies.plain import AnyScenario
 from strategies.router import RouterScenario
@@ -342,6 +342,14 @@ def unsaved_lines(event: CaseNotSaved) -> list[str]:
 def lost_journal_line(event: JournalLost) -> str:
     """What it means that there is no journal."""
     return f"no journal: {event.error}; if a kernel ends this process, its scenario is not known"
+
+
+def survived_line(event: CaseSurvived) -> str:
+    """What it may mean that a case does not end its process again."""
+    return (
+        f"no finding: an earlier run ended while {event.candidate} ran {scenario_line(event.scenario)}, which agrees "
+        "now: something else ended that run, or it does not happen each time; --isolate tells how a process ends"
+    )
 
 
 def lost_shard_line(event: ShardLost) -> str:

@@ -155,6 +155,14 @@ class JournalLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CaseSurvived:
+    """An earlier run ended while this case ran in its process, and now it ends nothing and agrees: no finding."""
+
+    candidate: str
+    scenario: AnyScenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunInterrupted:
     """The user ended the run. The summary holds what was found, not shrunk any further; it is saved."""
 
@@ -183,6 +191,7 @@ Event = (
     | ResultCame
     | ShardLost
     | JournalLost
+    | CaseSurvived
     | RunInterrupted
     | RunFinished
 )

@@ -24,6 +24,7 @@ from difftest.output.events import (
     CaseNotSaved,
     CaseReplayed,
     CaseSaved,
+    CaseSurvived,
     Event,
     FindingFound,
     JournalLost,
@@ -126,6 +127,8 @@ class Terminal:
                 self._print([describe.lost_shard_line(event)], "red")
             case JournalLost():
                 self._print([describe.lost_journal_line(event)], "red")
+            case CaseSurvived():
+                self._print([describe.survived_line(event)])
             case RunFinished(summary=summary) | RunInterrupted(summary=summary):
                 self._stop_live()
                 self._finish(summary)

@@ -15,7 +15,7 @@ from difftest.ledger.cases import SUFFIX
 from difftest.ledger.claims import Claims
 from difftest.ledger.replay import ReplayStatus, replay
 from difftest.output import describe
-from difftest.output.events import CaseNotSaved, CaseReplayed, Event, JournalLost, to_json
+from difftest.output.events import CaseNotSaved, CaseReplayed, CaseSurvived, Event, JournalLost, to_json
 from difftest.plugin.session import session_of
 
 RESULT = pytest.StashKey[str]()
@@ -75,6 +75,8 @@ def run_shard(item: pytest.Item, shard: int) -> None:
                 unsaved[bucket] = event
             case JournalLost():
                 item.warn(pytest.PytestWarning(describe.lost_journal_line(event)))
+            case CaseSurvived():
+                item.warn(pytest.PytestWarning(describe.survived_line(event)))
 
     summary = campaign.run_shard(
         session.options, shard, emit, Claims(session.claims), session.known, executors_of(item)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -16,6 +17,7 @@ import oracles
 from difftest import campaign
 from difftest.campaign import begin_shard, executors_for, run, run_shard
 from difftest.findings import Summary
+from difftest.journal import Journal, JournalError
 from difftest.judging.outcome import Outcome, Verdict
 from difftest.judging.trial import Done, InProcess
 from difftest.ledger import cases
@@ -24,7 +26,7 @@ from difftest.ledger.claims import Claims
 from difftest.ledger.replay import ReplayStatus, replay
 from difftest.line import Line
 from difftest.options import InvalidOption, Options
-from difftest.output import events
+from difftest.output import describe, events
 from strategies import Scenario, Shape
 
 pytestmark = pytest.mark.usefixtures("unexplained")
@@ -329,9 +331,25 @@ def test_a_crash_is_found_by_the_next_run(options):
         assert another_shard.judges[spec("Crashes")].check(crash.scenario).verdict is Verdict.CRASHED
 
 
-def test_a_full_disk_under_the_journal_does_not_end_the_run(options, monkeypatch):
-    from difftest.journal import Journal, JournalError
+@pytest.mark.usefixtures("warm")
+def test_a_run_that_was_killed_is_no_finding_of_the_next(options):
+    """SIGKILL, and a machine that goes down, leave what a crash leaves. Only the next run can tell."""
+    given = options("Right", examples=8)
+    journal = Journal(campaign.journal_folder(given))
+    journal.begin(Scenario(shape=Shape(tokens=3)), spec("Right"), "reference", ("split",))
+    os.close(journal._file)  # as the end of the process does
+    seen = Recorder()
+    summary = run(given, seen)
+    assert (summary.findings, summary.exit_code) == ((), 0)
+    (survived,) = seen.of(events.CaseSurvived)
+    assert (survived.candidate, survived.scenario.shape.tokens) == (spec("Right"), 3)
+    assert f"no finding: an earlier run ended while {spec('Right')} ran M=3" in describe.survived_line(survived)
+    again = Recorder()
+    run(given, again)
+    assert not again.of(events.CaseSurvived)
 
+
+def test_a_full_disk_under_the_journal_does_not_end_the_run(options, monkeypatch):
     def full(*_: object) -> None:
         raise JournalError("journal: cannot be written to (No space left on device): make room")
 

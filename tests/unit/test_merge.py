@@ -19,7 +19,7 @@ from difftest.ledger.cases import Case, Status
 from difftest.options import InvalidOption, Options
 from difftest.output import events
 from difftest.scale import merge, task
-from difftest.scale.identity import Identity
+from difftest.scale.identity import Identity, ledger_digest
 from difftest.scale.merge import NotOneCampaign
 from difftest.scale.part import Part, words
 from difftest.scale.result import InvalidResult, Result, load
@@ -243,3 +243,14 @@ def test_a_shard_is_named_as_a_part_of_its_own():
     assert Part.parse("4/64").shards(20_000) == [3]
     assert words([3]) == "4/64"
     assert words([0, 1, 2, 5]) == "1/64 to 3/64, 6/64"
+
+
+def test_the_day_on_which_a_case_was_seen_makes_no_other_ledger(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.case.json", tmp_path / "b.case.json"]
+    known = case(diverges())
+    cases.save(known, paths[0])
+    cases.save(known.seen_today(), paths[1])
+    assert paths[0].read_bytes() != paths[1].read_bytes()
+    assert ledger_digest(paths[:1]) == ledger_digest(paths[1:]) != ledger_digest(paths)
+    cases.save(dataclasses.replace(known, status=Status.FIXED), paths[1])
+    assert ledger_digest(paths[:1]) != ledger_digest(paths[1:])

@@ -8,7 +8,7 @@ import pytest
 from findings import SCENARIO, case, diverges, races
 
 from difftest import check, fingerprint
-from difftest.judging.outcome import Outcome, Rate
+from difftest.judging.outcome import Outcome, Rate, Verdict
 from difftest.ledger import cases
 from difftest.ledger.cases import AppliesTo, Status
 from difftest.ledger.replay import CLEAN_REPEATS, Replay, ReplayStatus, replay, scenario_to_run
@@ -122,9 +122,9 @@ def test_another_radius_model_is_told(replayed):
 
 @pytest.mark.usefixtures("warm")
 def test_a_crash_is_replayed_in_a_process_apart(replayed):
-    from difftest.journal import Case
-
-    crash = Case(scenario=Scenario(shape=Shape(tokens=9)), candidate="x", reference="reference", checks=()).crashed()
+    crash = dataclasses.replace(
+        diverges(Scenario(shape=Shape(tokens=9))), verdict=Verdict.CRASHED, check="process", kind="exit 3", worst=None
+    )
     assert replayed(finding=crash, now="Crashes").status is ReplayStatus.STILL_DIVERGES
     assert replayed(finding=crash, now="Right").status is ReplayStatus.FIXED
 
