@@ -135,12 +135,14 @@ def measure(plan: Plan, drivers: int) -> Run:
     processes = [context.Process(target=drive, args=(plan, number, drivers, begin, ends)) for number in range(drivers)]
     for process in processes:
         process.start()
-    while running := [process for process in processes if process.is_alive()]:
+    while running := [process for process in processes if process.exitcode is None]:
         connection.wait([process.sentinel for process in running])
         if any(process.exitcode for process in processes):
-            for process in processes:
-                process.terminate()
-            sys.exit("a driver ended before it had judged its part")
+            break
+    if any(process.exitcode for process in processes):  # which may be there a moment after the sentinel
+        for process in processes:
+            process.terminate()
+        sys.exit("a driver ended before it had judged its part")
     shares = [ends.get() for _ in processes]
     wall = max(share.end for share in shares) - min(share.start for share in shares)
     count = plan.shards * plan.examples
