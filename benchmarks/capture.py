@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 
 import torch
-from rich.console import Console
+from measuring import installed, show, side_by_side
 from rich.table import Table
 
 from difftest.stream import Stream
@@ -47,35 +46,20 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 14], help="at once [default: 1 14]")
     parser.add_argument("--examples", type=int, default=60, help="scenarios of each process [default: 60]")
     options = parser.parse_args()
-    lacking = base.missing_of(base.get("cutlass-graph"))
-    if lacking is not None:
-        parser.error(f"cutlass-graph: {lacking}")
+    installed("cutlass-graph")
     table = Table("processes", "way", "scenarios", "in all", "prepare", "call", "enclose", "reserved")
     for count in options.processes:
-        results = measure(count, options.examples)
+        results = [result for part in side_by_side(work, count, options.examples) for result in part]
         for way in WAYS:
             rows = [row for name, mine, _ in results if name == way for row in mine]
             told = [f"{1000 * statistics.mean(column):.1f}" for column in zip(*rows, strict=True)]
             reserved = max(number for name, _, number in results if name == way) >> 20
             table.add_row(str(count), way, str(len(rows)), *told, f"{reserved:,}")
-    Console().print(table)
-
-
-def measure(processes: int, examples: int) -> list[Result]:
-    context = multiprocessing.get_context("spawn")
-    begin = context.Barrier(processes)
-    ends: multiprocessing.SimpleQueue[list[Result]] = context.SimpleQueue()
-    working = [context.Process(target=work, args=(number, examples, begin, ends)) for number in range(processes)]
-    for process in working:
-        process.start()
-    results = [result for _ in working for result in ends.get()]
-    for process in working:
-        process.join()
-    return results
+    show(table)
 
 
 @torch.no_grad()
-def work(number: int, examples: int, begin: Barrier, ends: multiprocessing.SimpleQueue[list[Result]]) -> None:
+def work(number: int, begin: Barrier, examples: int) -> list[Result]:
     torch.set_num_threads(1)
     oracle = base.get("cutlass-graph")
     drawn: list[Scenario] = []
@@ -91,7 +75,7 @@ def work(number: int, examples: int, begin: Barrier, ends: multiprocessing.Simpl
             begin.wait()
             rows = [row for row in (one(scenario, way) for scenario in drawn) if row is not None]
             found.append((way, rows, torch.cuda.memory_reserved()))
-    ends.put(found)
+    return found
 
 
 def one(scenario: Scenario, way: str) -> Row | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -12,8 +13,10 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -34,6 +37,8 @@ from oracles.kept import Kept
 from oracles.problem import Problem, build
 from oracles.reference import enclose
 from strategies import Scenario, scenarios
+
+_T = TypeVar("_T")
 
 PROFILE = "quick"
 KEPT = 512
@@ -167,6 +172,38 @@ class Results:
         with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
             json.dump(self._data, file)
         os.replace(file.name, self._path)
+
+
+def side_by_side(work: Callable[..., _T], count: int, *arguments: Any) -> list[_T]:
+    """What `work(number, begin, *arguments)` returns in each of `count` new processes. begin: a barrier of them all.
+
+    Exits when one of them ends without that: the others would wait for it.
+    """
+    context = multiprocessing.get_context("spawn")
+    begin = context.Barrier(count)
+    processes, waiting, results = [], {}, {}
+    for number in range(count):
+        end, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_part, args=(theirs, work, number, begin, *arguments))
+        process.start()
+        theirs.close()  # so that the end of the process is the end of what can be read
+        processes.append(process)
+        waiting[end] = number
+    try:
+        while waiting:
+            for end in connection.wait(list(waiting)):
+                results[waiting.pop(end)] = end.recv()
+    except EOFError:
+        sys.exit("a process ended before it had done its part")
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    return [results[number] for number in range(count)]
+
+
+def _part(end: connection.Connection, work: Callable[..., Any], number: int, begin: Barrier, *arguments: Any) -> None:
+    end.send(work(number, begin, *arguments))
 
 
 def spread(

@@ -14,19 +14,16 @@ case.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from multiprocessing import connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import torch
-from measuring import asked, show
+from measuring import asked, show, side_by_side
 from rich.table import Table
 from speed import judged
 
@@ -128,22 +125,8 @@ class Share:
 
 
 def measure(plan: Plan, drivers: int) -> Run:
-    """The campaign by so many drivers. Exits when one of them dies: the others would wait for it."""
-    context = multiprocessing.get_context("spawn")
-    begin = context.Barrier(drivers)
-    ends: multiprocessing.SimpleQueue[Share] = context.SimpleQueue()
-    processes = [context.Process(target=drive, args=(plan, number, drivers, begin, ends)) for number in range(drivers)]
-    for process in processes:
-        process.start()
-    while running := [process for process in processes if process.exitcode is None]:
-        connection.wait([process.sentinel for process in running])
-        if any(process.exitcode for process in processes):
-            break
-    if any(process.exitcode for process in processes):  # which may be there a moment after the sentinel
-        for process in processes:
-            process.terminate()
-        sys.exit("a driver ended before it had judged its part")
-    shares = [ends.get() for _ in processes]
+    """The campaign by so many drivers."""
+    shares = side_by_side(drive, drivers, plan, drivers)
     wall = max(share.end for share in shares) - min(share.start for share in shares)
     count = plan.shards * plan.examples
     return Run(
@@ -153,7 +136,7 @@ def measure(plan: Plan, drivers: int) -> Run:
     )
 
 
-def drive(plan: Plan, number: int, drivers: int, begin: Barrier, ends: multiprocessing.SimpleQueue[Share]) -> None:
+def drive(number: int, begin: Barrier, plan: Plan, drivers: int) -> Share:
     """One driver. Its cores and devices are chosen before anything asks for them."""
     if plan.cores is not None:
         free = sorted(os.sched_getaffinity(0))
@@ -180,7 +163,7 @@ def drive(plan: Plan, number: int, drivers: int, begin: Barrier, ends: multiproc
             stream = Stream(strategy, base_seed=plan.seed, shard=shard, count=plan.examples)
             judged(executor, stream, journal)
         end, busy = time.monotonic(), time.process_time() - busy
-        ends.put(Share(start=start, end=end, driver=busy, judging=executor.spans.seconds["total"]))
+        return Share(start=start, end=end, driver=busy, judging=executor.spans.seconds["total"])
 
 
 if __name__ == "__main__":

@@ -8,16 +8,19 @@ of the third. known: sightings of what the ledger knows, which are asked about f
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
+from measuring import show
 from rich.table import Table
 
 from difftest.options import Options
 from difftest.output.events import Event, RunStarted, ShardFinished
+from difftest.preflight import one_line
 from difftest.scale import processes
+from oracles.base import OracleNotFound
 
 
 def main() -> None:
@@ -50,8 +53,13 @@ def main() -> None:
             elif isinstance(event, ShardFinished):
                 shards.append((time.monotonic() - started, event.scenarios))
 
-        summary = processes.run(options, emit, count)
+        try:
+            summary = processes.run(options, emit, count)
+        except OracleNotFound as error:
+            sys.exit(f"--candidate {given.candidate}: {one_line(error)}")
         end = time.monotonic() - started
+    if summary.missing:
+        sys.exit(f"--candidate {given.candidate}: {summary.missing[given.candidate]}")
     table = Table(
         "processes", "introduced", "first shard", "last shard", "end", "scenarios/s", "in the middle", "known"
     )
@@ -68,7 +76,7 @@ def main() -> None:
         f"{middle(shards):.1f}",
         str(sum(summary.known.values())),
     )
-    Console().print(table)
+    show(table)
 
 
 def middle(shards: list[tuple[float, int]]) -> float:

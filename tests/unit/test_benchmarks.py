@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
+import measuring
 import scaling
 
 ABSENT = f"{Path(__file__).with_name('candidates.py')}:Absent"
@@ -23,6 +25,8 @@ TOLD = "not installed: pip install kernels"
         (("speed", "--candidate", ABSENT), TOLD),
         (("speed", "--candidate", "nosuch"), "oracle 'nosuch' is not known"),
         (("scaling", "--candidate", ABSENT), TOLD),
+        (("whole", "--candidate", ABSENT), TOLD),
+        (("whole", "--candidate", "nosuch"), "oracle 'nosuch' is not known"),
         (("size", "--candidate", ABSENT), TOLD),
         (("peers", "speed", "--candidate", ABSENT), TOLD),
         (("sharpness", "--oracle", ABSENT), TOLD),
@@ -55,9 +59,23 @@ def test_an_option_that_makes_no_sense_is_named(command, told, monkeypatch, caps
     assert told in capsys.readouterr().err
 
 
-def test_a_driver_that_ends_early_is_not_waited_for():
+def test_a_driver_that_cannot_start_is_not_waited_for():
     plan = scaling.Plan(
         candidate=ABSENT, workers=1, shards=1, examples=1, profile="quick", seed=0, cores=None, per_device=1
     )
-    with pytest.raises(SystemExit, match="a driver ended before it had judged its part"):
-        scaling.measure(plan, 1)
+    with pytest.raises(SystemExit, match="a process ended before it had done its part"):
+        scaling.measure(plan, 2)
+
+
+def _last(number, begin):
+    """More than a pipe holds; of three, the last one dies before it is where the others wait for it."""
+    if begin.parties == 3 and number == 2:
+        os._exit(3)
+    begin.wait()
+    return number, "x" * (1 << 20)
+
+
+def test_nor_is_one_that_dies():
+    assert [number for number, _ in measuring.side_by_side(_last, 2)] == [0, 1]
+    with pytest.raises(SystemExit, match="a process ended before it had done its part"):
+        measuring.side_by_side(_last, 3)
