@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import tempfile
 import time
@@ -139,8 +140,7 @@ def measure(plan: Plan, drivers: int) -> Run:
 def drive(number: int, begin: Barrier, plan: Plan, drivers: int) -> Share:
     """One driver. Its cores and devices are chosen before anything asks for them."""
     if plan.cores is not None:
-        free = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, free[number * plan.cores : (number + 1) * plan.cores])
+        os.sched_setaffinity(0, by_core()[number * plan.cores : (number + 1) * plan.cores])
     devices = torch.cuda.device_count()
     if devices > 1:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices)))).split(",")
@@ -164,6 +164,17 @@ def drive(number: int, begin: Barrier, plan: Plan, drivers: int) -> Share:
             judged(executor, stream, journal)
         end, busy = time.monotonic(), time.process_time() - busy
         return Share(start=start, end=end, driver=busy, judging=executor.spans.seconds["total"])
+
+
+def by_core() -> list[int]:
+    """Those that this process may use, as the system counts them. The threads of a physical one are beside each other:
+    who has a part of the list shares none with others."""
+
+    def first_thread(core: int) -> int:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        return int(re.split("[,-]", siblings.read_text())[0]) if siblings.exists() else core
+
+    return sorted(os.sched_getaffinity(0), key=lambda core: (first_thread(core), core))
 
 
 if __name__ == "__main__":

@@ -79,3 +79,16 @@ def test_nor_is_one_that_dies():
     assert [number for number, _ in measuring.side_by_side(_last, 2)] == [0, 1]
     with pytest.raises(SystemExit, match="a process ended before it had done its part"):
         measuring.side_by_side(_last, 3)
+
+
+def test_a_driver_shares_no_core_with_another(monkeypatch):
+    """Of 4 cores with two threads each, half of the list is two cores."""
+
+    def siblings(path):
+        core = int(path.parts[5].removeprefix("cpu")) % 4
+        return f"{core},{core + 4}\n"
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    monkeypatch.setattr(Path, "read_text", siblings)
+    assert scaling.by_core() == [0, 4, 1, 5, 2, 6, 3, 7]
