@@ -76,7 +76,6 @@ def run(
             if elsewhere is None:
                 for shard in shards:
                     campaign.generate(shard)
-                campaign.wait()
             campaign.shrink()
             if elsewhere is not None:
                 elsewhere(campaign.add)
@@ -92,7 +91,6 @@ def judge(options: Options, scenario: AnyScenario, emit: Handler) -> Summary:
         def work() -> None:
             campaign.recover()
             campaign.judge(scenario)
-            campaign.wait()
             campaign.shrink()
 
         return campaign.report(work)
@@ -116,7 +114,6 @@ def run_shard(
     with _campaign(options, emit, claims or Claims(), known, executors) as campaign:
         campaign.recover()
         campaign.generate(shard)
-        campaign.wait()
         campaign.shrink()
         return campaign.summary()
 
@@ -136,7 +133,6 @@ class BegunShard:
     def end(self) -> Summary:
         """Wait for what is left, and shrink the new buckets."""
         with self._stack:
-            self._campaign.wait()
             self._campaign.shrink()
             return self._campaign.summary()
 
@@ -190,7 +186,6 @@ def run_part(
                 campaign.replay_ledger()
             for shard in shards:
                 campaign.generate(shard)
-            campaign.wait()
             campaign.shrink()
 
         summary = campaign.report(work, shards=shards)
@@ -259,17 +254,6 @@ def _campaign(
         if executors is None:
             executors = stack.enter_context(executors_for(options))
         yield _Campaign(options, emit, claims, known, journal, executors, line or Line(), journals)
-
-
-@dataclass(frozen=True)
-class _Running:
-    """A scenario that was handed over. shard: None for one that was not drawn. started: on the monotonic clock.
-    pending: by candidate, in their order."""
-
-    shard: int | None
-    scenario: AnyScenario
-    started: float
-    pending: tuple[Pending, ...]
 
 
 class _NotYet(Exception):
@@ -449,19 +433,14 @@ class _Campaign:
         return Stream(self.strategy, base_seed=self._options.seed, shard=shard, count=count)
 
     def generate(self, shard: int) -> None:
-        """Draw the shard's scenarios and hand them over. `wait` for the last of them."""
+        """Draw the shard's scenarios and hand them over. `shrink` waits for the last of them."""
         if self.judges:
             self._stream(shard).each(lambda scenario: self._begin(shard, scenario))
         self._hand_over(lambda: self._emit(events.ShardFinished(shard=shard, scenarios=self._of_shard[shard])))
 
     def judge(self, scenario: AnyScenario) -> None:
-        """Hand a scenario over that was not drawn. `wait` for it."""
+        """Hand a scenario over that was not drawn. `shrink` waits for it."""
         self._begin(None, scenario)
-
-    def wait(self) -> None:
-        """Until all that was handed over is over, and every finding of it is known or new."""
-        while self.waiting:
-            self._line.end_oldest()
 
     def report(self, work: Callable[[], None], *, shards: Sequence[int] | None = None) -> Summary:
         """Do the work of a run, and tell of its start and its end. shards: that it draws; None for one scenario."""
@@ -495,8 +474,7 @@ class _Campaign:
         """
         started = time.monotonic()
         pending = tuple(judge.submit(scenario) for judge in self.judges.values())
-        running = _Running(shard, scenario, started, pending)
-        self._hand_over(lambda: self._finish(running))
+        self._hand_over(lambda: self._finish(shard, scenario, started, pending))
 
     def _hand_over(self, end: Callable[[], None]) -> None:
         self._append(end)
@@ -510,10 +488,11 @@ class _Campaign:
         self.waiting += 1
         self._line.append(ended)
 
-    def _finish(self, running: _Running) -> None:
-        shard, scenario = running.shard, running.scenario
-        outcomes = tuple(pending.result() for pending in running.pending)
-        seconds = time.monotonic() - running.started
+    def _finish(self, shard: int | None, scenario: AnyScenario, started: float, pending: tuple[Pending, ...]) -> None:
+        """shard: None for a scenario that was not drawn. started: on the monotonic clock. pending: by candidate, in
+        their order."""
+        outcomes = tuple(one.result() for one in pending)
+        seconds = time.monotonic() - started
         self._scenarios += 1
         self._of_shard[shard] += 1
         if self._tally is not None and shard is not None and isinstance(scenario, Scenario):
@@ -546,7 +525,9 @@ class _Campaign:
             self.harvest.collect(found.finding, due_to, found.shard, found.after)
 
     def shrink(self) -> None:
-        """Shrink the new buckets."""
+        """Wait until all that was handed over is over, and every finding of it known or new. Shrink the new buckets."""
+        while self.waiting:
+            self._line.end_oldest()
         self.harvest.shrink(self.judges, self._stream)
 
     def add(self, part: Summary) -> None:
