@@ -125,7 +125,7 @@ def _in_a_thread(captured: Captured) -> torch.cuda.CUDAGraph:
 
 def _plain(captured: Captured, mode: str = "global") -> torch.cuda.CUDAGraph:
     """As `Captured._capture`, but that no memory is given up."""
-    _mask(captured)
+    captured.mask()
     with torch.cuda.device(captured.output.device):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -144,7 +144,7 @@ def _plain(captured: Captured, mode: str = "global") -> torch.cuda.CUDAGraph:
 
 def _by_torch(captured: Captured) -> torch.cuda.CUDAGraph:
     """As torch's documentation has it."""
-    _mask(captured)
+    captured.mask()
     with torch.cuda.device(captured.output.device):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -156,15 +156,6 @@ def _by_torch(captured: Captured) -> torch.cuda.CUDAGraph:
         with torch.cuda.graph(graph):
             captured._call.launch(captured.output)
     return graph
-
-
-def _mask(captured: Captured) -> None:
-    """Contents that are nobody's."""
-    arguments = captured._call.arguments
-    for name in captured._call.path.states(captured.problem, torch.Tensor.contiguous):
-        arguments[name].zero_()
-    arguments["token_selected_experts"].fill_(-1)
-    arguments["token_final_scales"].zero_()
 
 
 WAYS: dict[str, Callable[[Captured], torch.cuda.CUDAGraph]] = {

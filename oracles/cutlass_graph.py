@@ -79,12 +79,16 @@ class Captured:
         self._call.surround()
         self._graph.replay()
 
-    def _capture(self) -> torch.cuda.CUDAGraph:
+    def mask(self) -> None:
+        """Make what the graph reads nobody's: x = 0 and every slot masked."""
         arguments = self._call.arguments
         for name in self._call.path.states(self.problem, torch.Tensor.contiguous):
             arguments[name].zero_()
         arguments["token_selected_experts"].fill_(-1)
         arguments["token_final_scales"].zero_()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        self.mask()
         with torch.cuda.device(self.output.device):
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
