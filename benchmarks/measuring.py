@@ -33,7 +33,6 @@ from difftest.stream import Enough, Stream
 from oracles import base
 from oracles.enclosure import Enclosure
 from oracles.faults import Twin
-from oracles.kept import Kept
 from oracles.problem import Problem, build
 from oracles.reference import enclose
 from strategies import Scenario, scenarios
@@ -94,7 +93,7 @@ class Shared:
         problem = self._problem(scenario, torch.device(device))
         return variants.with_tensors(problem, variants.clone_tensors(problem))
 
-    def enclose(self, problem: Problem, numerics: Any, _kept: Kept | None = None) -> Enclosure:
+    def enclose(self, problem: Problem, numerics: Any, *_: object) -> Enclosure:
         """`oracles.reference.enclose`, remembered by all that goes into it."""
         given = variants.tensors(problem)
         key = (numerics, problem.scenario, *(zlib.crc32(_bytes(tensor)) for tensor in given.values()))

@@ -163,7 +163,9 @@ def sharp(
 
     def biased(largest: torch.Tensor) -> torch.Tensor:
         lost = torch.minimum(stagnation.lost(2 * u * largest), hard)
-        return lost if bool(independent.all()) else torch.where(independent, lost, hard)
+        if kernels.look_first(hard) and bool(independent.all()):
+            return lost
+        return torch.where(independent, lost, hard)
 
     places = None if asked is None else partial_sums.few(asked & independent)
     if places is None:
@@ -201,7 +203,8 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
         return lost
     size = x.abs()
     low = size - radius
-    least = float(low.amin()) if low.numel() else 1.0
+    looks = kernels.look_first(low)
+    least = 0.0 if not looks else float(low.amin()) if low.numel() else 1.0
     if least < SMALLEST_NORMAL:
         tiny = torch.where(low < SMALLEST_NORMAL, (size + radius).clamp(max=SMALLEST_NORMAL), 0.0)
         product = weight.magnitudes_of_few(tiny)
@@ -213,7 +216,7 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
         # The sums inside a group are subnormal before its scale, which may be large. x from 2**-100 on is a multiple of
         # 2**-110 in 16 bits, and so are these sums.
         small = (low < 2.0**-100) & ((size > 0) | (radius > 0))
-        if bool(small.any()):
+        if not looks or bool(small.any()):
             groups = formats.grouped(small, acc.group).any(-1).to(x.dtype)
             lost = lost + SMALLEST_NORMAL * acc.group // acc.inside.columns * (groups @ weight.scale.mT)
     return lost
@@ -258,7 +261,7 @@ class Stagnation:
 
 def _sorted(value: torch.Tensor) -> torch.Tensor:
     """Along the last axis. A GPU sorts digit by digit: numbers that fit 16 bits in a quarter of the time."""
-    if value.is_cuda and value.numel() >= kernels.LARGE:
+    if value.is_cuda and kernels.look_first(value):
         short = value.bfloat16()
         if torch.equal(short.double(), value):
             return short.sort(-1).values.double()

@@ -44,6 +44,11 @@ class Ball:
         """(lowest, highest), each [3, ...]."""
         return self.center - self.radius, self.center + self.radius
 
+    def to(self, device: torch.device) -> Ball:
+        """The ball on `device`, for which another is waited once, or twice where there are kinds."""
+        both = torch.cat((self.center.unsqueeze(0), self.radius)).to(device)
+        return Ball(center=both[0], radius=both[1:], kinds=None if self.kinds is None else self.kinds.to(device))
+
 
 def exact(center: torch.Tensor) -> Ball:
     """Float64 values that are known exactly; NaN and infinities become kinds."""
@@ -94,7 +99,8 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     bias, kinds = ball.radius[BIAS], ball.kinds
     center, low, high = ends = _rounded_ends(ball.center, ball.radius[HARD], dtype)
     tiny = formats.MIN_NORMAL[dtype]
-    if flush_to_zero and formats.smallest(ends) < tiny:
+    looks = kernels.look_first(ends)
+    if flush_to_zero and not (looks and formats.smallest(ends) >= tiny):
         low, high = _with_zero(low, high, tiny)
         bias = bias + torch.where((center != 0) & (center.abs() < tiny), tiny, 0.0)
     if not formats.within(ends, formats.MAX_FINITE[dtype]):
@@ -108,14 +114,21 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     radius = torch.empty_like(ball.radius)
     radius[BIAS] = bias
     torch.maximum(high - center, center - low, out=radius[HARD])
-    # Where the value is decided within the hard radius it is within the sharp one: mostly.
-    radius[SHARP] = 0.0
-    open_ = radius[HARD].nonzero(as_tuple=True)
-    if len(open_[0]):
-        exactly, low, high = _rounded_ends(ball.center[open_], ball.radius[SHARP][open_], dtype)
+
+    def sharp(center: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+        exactly, low, high = _rounded_ends(center, radius, dtype)
         if flush_to_zero:
             low, high = _with_zero(low, high, tiny)
-        radius[SHARP][open_] = torch.maximum(high - exactly, exactly - low)
+        return torch.maximum(high - exactly, exactly - low)
+
+    # Where the value is decided within the hard radius it is within the sharp one: mostly.
+    if looks:
+        radius[SHARP] = 0.0
+        open_ = radius[HARD].nonzero(as_tuple=True)
+        if len(open_[0]):
+            radius[SHARP][open_] = sharp(ball.center[open_], ball.radius[SHARP][open_])
+    else:
+        radius[SHARP] = torch.where(radius[HARD] != 0, sharp(ball.center, ball.radius[SHARP]), 0.0)
     return settle(center, radius, kinds)
 
 

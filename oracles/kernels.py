@@ -9,16 +9,25 @@ import logging
 
 import torch
 
-LARGE = 1 << 19
-"""Elements from which a kernel is worth its loading, in each process anew: a Kimi-K3 rank has as many at 128 tokens,
-and few scenarios of a campaign do."""
+LARGE = 1 << 13
+"""Elements from which kernels are used. With fewer they are as quick, but a case of few tokens that is run by itself
+would have to load them: each process does so anew."""
+
+_LOOK = 1 << 22
+"""Elements of float64 that a GPU passes over in about the time that it takes to begin."""
 
 _log = logging.getLogger(__name__)
 
 
 def worth(value: torch.Tensor) -> bool:
-    """Whether `value` is on a GPU, and so large that one pass over it in the place of several is worth a kernel."""
+    """Whether `value` is on a GPU, and so large that one launch in the place of several is worth a kernel."""
     return value.is_cuda and value.numel() >= LARGE and usable()
+
+
+def look_first(value: torch.Tensor) -> bool:
+    """Whether to look at a tensor before passes over `value` that may not be needed, as it pays mostly. A GPU would be
+    waited for, and what other processes have asked of it: longer than it takes to do without."""
+    return not value.is_cuda or value.numel() >= _LOOK
 
 
 @functools.cache

@@ -14,8 +14,8 @@ import torch
 from oracles import kernels
 from oracles.numerics import Accumulator
 
-LARGE = 1 << 30
-"""Products from which a pass over memory takes longer than to load the kernel, or to launch what it replaces."""
+LARGE = 1 << 16
+"""Products from which the kernel is used; see `kernels.LARGE`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

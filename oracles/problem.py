@@ -8,8 +8,8 @@ takes from a recorded call, `oracles.captures` brings.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import Field, dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
@@ -157,16 +157,28 @@ _ALIGNMENT = 512
 """Bytes; that of a tensor in an allocation of its own."""
 
 
-def on_gpu(problem: Problem, device: torch.device) -> Problem:
-    """A copy of a problem of the CPU on a GPU, by one transfer that nothing here waits for.
+class _Layer(Protocol):
+    """A dataclass, some of whose fields are tensors."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def activation(self) -> ActivationParams: ...
+
+
+_L = TypeVar("_L", bound=_Layer)
+
+
+def on_gpu(layer: _L, device: torch.device) -> _L:
+    """A copy of a problem of the CPU, or of what is like one, on a GPU, by one transfer that nothing here waits for.
 
     Processes that share a GPU take turns on it, and every transfer from memory that is not pinned waits for a turn.
     """
-    layer, activation = (
+    outer, inner = (
         {name: tensor for name, tensor in vars(of).items() if isinstance(tensor, torch.Tensor)}
-        for of in (problem, problem.activation)
+        for of in (layer, layer.activation)
     )
-    tensors = [*layer.values(), *activation.values()]
+    tensors = [*outer.values(), *inner.values()]
     sizes = (-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors)
     *places, size = itertools.accumulate(sizes, initial=0)
     staged = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
@@ -178,9 +190,9 @@ def on_gpu(problem: Problem, device: torch.device) -> Problem:
         place(staged, start, tensor).copy_(tensor)
     memory = staged.to(device, non_blocking=True, copy=True)
     copies = iter([place(memory, start, tensor) for start, tensor in zip(places, tensors, strict=True)])
-    outer: dict[str, Any] = {name: next(copies) for name in layer}
-    inner: dict[str, Any] = {name: next(copies) for name in activation}
-    return replace(problem, **outer, activation=replace(problem.activation, **inner))
+    changes: dict[str, Any] = {name: next(copies) for name in outer}
+    parameters: dict[str, Any] = {name: next(copies) for name in inner}
+    return replace(layer, **changes, activation=replace(layer.activation, **parameters))
 
 
 def _activation(scenario: Scenario, device: torch.device) -> ActivationParams:

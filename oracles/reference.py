@@ -22,7 +22,7 @@ from oracles.inherited import Correlation
 from oracles.kept import Kept
 from oracles.matmul import Undecided, matmul
 from oracles.numerics import Accumulator, Float, Numerics
-from oracles.problem import ActivationParams, Problem
+from oracles.problem import ActivationParams, Problem, on_gpu
 from oracles.weight import Weight
 from strategies.capability import Capability
 from strategies.scenario import OutputDtype, Scenario
@@ -35,13 +35,17 @@ _BYTES = 192
 """On a GPU: of its memory for each of them, all that is made of them included, with half of it to spare."""
 
 
-def enclose(problem: Problem, numerics: Numerics, kept: Kept | None = None) -> Enclosure:
-    """What an implementation with `numerics` may answer to `problem`. See `Enclosure`.
+@torch.inference_mode()  # a tenth of the time on a CPU; a candidate's tensors are no such ones
+def enclose(
+    problem: Problem, numerics: Numerics, kept: Kept | None = None, device: torch.device | None = None
+) -> Enclosure:
+    """What an implementation with `numerics` may answer to `problem`. See `Enclosure`; it is where the problem is.
 
     kept: where the experts' answers to the same rows are looked for, of problems that differ in what comes after them.
+    device: where these are computed, a GPU for a problem of the CPU; None, where the problem is.
     """
-    routes = _Routes(problem)
-    answers = [_answers(problem, numerics, part, kept) for part in routes.parts(problem)]
+    routes, device = _Routes(problem), device or problem.hidden_states.device
+    answers = [_answers(problem, numerics, part, kept, device) for part in routes.parts(problem, device)]
     return _finalize(problem, numerics, routes, answers)
 
 
@@ -92,12 +96,13 @@ class _Routes:
         self.weight = problem.router_weights[self.token, self.slot]
         self.counts = torch.bincount(self.expert)
 
-    def parts(self, problem: Problem) -> Iterator[_Part]:
+    def parts(self, problem: Problem, computed: torch.device) -> Iterator[_Part]:
+        """computed: where the experts' answers will be."""
         counts = self.counts.tolist()
         starts = (self.counts.cumsum(0) - self.counts).tolist()
         active = [expert for expert, count in enumerate(counts) if count]
         device = problem.hidden_states.device
-        step = max(1, _together(device) // (2 * problem.intermediate * problem.hidden))
+        step = max(1, _together(computed) // (2 * problem.intermediate * problem.hidden))
         for first in range(0, len(active), step):
             experts = active[first : first + step]
             length = max(counts[expert] for expert in experts)
@@ -117,18 +122,17 @@ def _together(device: torch.device) -> int:
     if device.type == "cpu":
         return _CACHED
     whole = torch.cuda.get_device_properties(device).total_memory
-    return int(whole * torch.cuda.get_per_process_memory_fraction(device)) // _BYTES
+    return int(whole * torch.cuda.get_per_process_memory_fraction(device.index)) // _BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Experts:
     """Some experts C and their tokens, and all that their answers depend on besides the Numerics; copies, all of it.
 
-    x: [C, T, H]. live: bool [C, T]. w13, w2 and biases as in `Problem`, of these experts; activation likewise.
+    x: [C, T, H]. w13, w2 and biases as in `Problem`, of these experts; activation likewise.
     """
 
     x: torch.Tensor
-    live: torch.Tensor
     w13: torch.Tensor
     w13_scale: torch.Tensor
     w2: torch.Tensor
@@ -147,7 +151,6 @@ class _Experts:
         parameters = own(problem.activation, "alpha", "beta", "limit", "linear_beta")
         return cls(
             x=problem.hidden_states[part.tokens],
-            live=part.live,
             **own(problem, "w13", "w13_scale", "w2", "w2_scale", "w13_bias", "w2_bias"),
             activation=ActivationParams(kind=problem.activation.kind, **parameters),
             output_dtype=problem.scenario.output_dtype,
@@ -159,18 +162,30 @@ class _Experts:
         return [part for part in parts if part is None or isinstance(part, torch.Tensor)]
 
 
-def _answers(problem: Problem, numerics: Numerics, part: _Part, kept: Kept | None) -> Ball:
+def _answers(problem: Problem, numerics: Numerics, part: _Part, kept: Kept | None, device: torch.device) -> Ball:
     """The experts' answers to their pairs, [pairs, H], as they enter the final sum."""
-    experts = _Experts.of(problem, part)
+    experts, live = _Experts.of(problem, part), part.live
+
+    def answered() -> Ball:
+        if device.type == experts.x.device.type:
+            ball = _answered(experts, numerics)
+        else:
+            ball = _answered(on_gpu(experts, device), numerics).to(experts.x.device)
+        return Ball(
+            center=ball.center[live],
+            radius=ball.radius[:, live],
+            kinds=None if ball.kinds is None else ball.kinds[live],
+        )
+
     if kept is None:
-        return _answered(experts, numerics)
+        return answered()
     # By their shapes other rows and experts are told apart sooner than by their bits.
     key = (numerics, experts.output_dtype, experts.activation.kind, experts.x.shape, experts.w2.shape)
-    return kept.of("experts", key, experts.tensors, lambda: _answered(experts, numerics))
+    return kept.of("experts", key, (*experts.tensors, live), answered)
 
 
 def _answered(experts: _Experts, numerics: Numerics) -> Ball:
-    """Both GEMMs, and what is between them."""
+    """Both GEMMs, and what is between them: [C, T, H]."""
     steps = (numerics.gemm1_output, numerics.intermediate, numerics.gemm2_output)
     first, between, second = (experts.output_dtype if step == "output" else step for step in steps)
     x = exact(experts.x.double())
@@ -187,12 +202,7 @@ def _answered(experts: _Experts, numerics: Numerics) -> Ball:
     block = 1 if numerics.intermediate_quantizer == "none" else formats.GROUP
     correlated = Correlation(repeated=_repeated(raw, a), block=block)
     y = matmul(a, w2, numerics.gemm2, correlated, _undecided(experts.w2_bias, numerics, second))
-    y = _biased_and_rounded(y, experts.w2_bias, numerics, numerics.gemm2, second)
-    return Ball(
-        center=y.center[experts.live],
-        radius=y.radius[:, experts.live],
-        kinds=None if y.kinds is None else y.kinds[experts.live],
-    )
+    return _biased_and_rounded(y, experts.w2_bias, numerics, numerics.gemm2, second)
 
 
 def _columns(ball: Ball, columns: slice) -> Ball:
@@ -206,7 +216,7 @@ def _columns(ball: Ball, columns: slice) -> Ball:
 def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) -> Weight:
     """Exact weights of [C, N, K/2] codes and [C, N, K/32] scale bytes, in the dtype that the kernel holds them in."""
     least = scale.amin(-1)
-    low, high = int(least.min()), int(scale.max())
+    low, high = torch.stack((least.min(), scale.max())).tolist()  # a GPU is waited for once
     special = runs = None
     if high < 253:
         held, runs = formats.mxfp4_with_runs(packed, scale)
@@ -271,7 +281,7 @@ def _repeated(raw: Ball, a: Ball) -> torch.Tensor:
     differ in sign or by a power of two, and sums that are equal by chance (small integers). Significands tell.
     """
     uncertain = a.radius[HARD] > 0
-    if not bool(uncertain.any()):
+    if kernels.look_first(uncertain) and not bool(uncertain.any()):
         return uncertain
     # In 32 bits, which are sorted in half the time: the lower ones are what is asked for.
     key = (raw.center.view(torch.int64) >> (52 - _KEY_BITS)).to(torch.int32) & ((1 << _KEY_BITS) - 1)

@@ -196,10 +196,10 @@ def _sizes(sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 def overflows(x: Ball, weight: Weight, acc: Accumulator) -> torch.Tensor:
     """bool [C, T, N] or [C, T, 1]: some of a group's products may pass the largest float32 before their scale, however
     small that is."""
-    half = _MAX / (2 * formats.E2M1_MAX * acc.group)
-    if formats.within(x.center, half) and formats.within(x.radius[HARD], half):
+    size = x.center.abs() + x.radius[HARD]
+    if formats.within(size, _MAX / (formats.E2M1_MAX * acc.group)):
         return torch.zeros(1, 1, 1, dtype=torch.bool)
-    size = (x.center.abs() + x.radius[HARD]).nan_to_num_(0.0, 0.0, 0.0)
+    size = size.nan_to_num_(0.0, 0.0, 0.0)
     groups = formats.grouped(size, acc.group).sum(-1)
     possible = (formats.E2M1_MAX * groups > _MAX).any(-1, keepdim=True)
     if weight.scale is None or not bool(possible.any()):

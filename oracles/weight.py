@@ -64,13 +64,17 @@ class Weight:
             from oracles import weight_triton  # of a package that comes with torch for CUDA alone
 
             return weight_triton.products(x.square(), self.held, squares=True)
-        value, columns = self.value, x.any(1).any(0).nonzero().squeeze(1)
-        if 2 * len(columns) < x.shape[-1]:
-            x, value = x[..., columns], value[..., columns]
+        value = self.value
+        if kernels.look_first(self.held):
+            columns = x.any(1).any(0).nonzero().squeeze(1)
+            if 2 * len(columns) < x.shape[-1]:
+                x, value = x[..., columns], value[..., columns]
         return x.square() @ value.square().mT
 
     def magnitudes_of_few(self, x: torch.Tensor) -> torch.Tensor | None:
         """`magnitudes` for an x that is 0 in most rows; None where it is in all."""
+        if not kernels.look_first(self.held):
+            return self.magnitudes(x)
         live = x.any(-1)
         most = int(live.sum(-1).max()) if live.numel() else 0
         if not most:

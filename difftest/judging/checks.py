@@ -65,8 +65,8 @@ class Skip:
 class Subject:
     """A candidate's answer to one problem, and the means to ask it again.
 
-    output: [M, H]. reference: the other oracle, None when the recipe itself is the reference. The methods that ask
-    raise `Rejected`, `Malformed` or `Declined`.
+    output: [M, H]. reference: the other oracle, None when the recipe itself is the reference. device: where enclosures
+    are computed; None, where the problem is. The methods that ask raise `Rejected`, `Malformed` or `Declined`.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Subject:
         prepared: Any,
         output: torch.Tensor,
         spans: Spans,
+        device: torch.device | None = None,
     ) -> None:
         self.candidate = candidate
         self.reference = reference
@@ -84,6 +85,7 @@ class Subject:
         self.prepared = prepared
         self.output = output
         self.spans = spans
+        self.device = device
 
     @cached_property
     def enclosure(self) -> Enclosure:
@@ -104,7 +106,7 @@ class Subject:
     def enclosed(self, problem: Problem, oracle: Guarded) -> Enclosure:
         """What a right implementation with the numerics of `oracle` may answer to `problem`."""
         with self.spans.measure("reference"):
-            return enclose(problem, oracle.numerics, KEPT)
+            return enclose(problem, oracle.numerics, KEPT, self.device)
 
     @cached_property
     def local(self) -> torch.Tensor:
@@ -144,7 +146,7 @@ class Subject:
 
     def with_output(self, output: torch.Tensor) -> Subject:
         """This subject with another answer to the same question."""
-        twin = Subject(self.candidate, self.reference, self.problem, self.prepared, output, self.spans)
+        twin = self._twin(self.problem, self.prepared, output)
         for name in ("enclosure", "allowed", "local"):
             if name in vars(self):
                 setattr(twin, name, getattr(self, name))
@@ -155,7 +157,10 @@ class Subject:
         problem = variants.redrawn(self.problem, number)
         prepared = self.candidate.prepare(problem)
         output = self.candidate.call(prepared, problem)
-        return Subject(self.candidate, self.reference, problem, prepared, output, self.spans)
+        return self._twin(problem, prepared, output)
+
+    def _twin(self, problem: Problem, prepared: Any, output: torch.Tensor) -> Subject:
+        return Subject(self.candidate, self.reference, problem, prepared, output, self.spans, self.device)
 
     @cached_property
     def replays(self) -> list[tuple[Problem, torch.Tensor]]:

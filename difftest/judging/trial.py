@@ -39,9 +39,12 @@ _log = logging.getLogger(__name__)
 STEPS = ("process", "unsupported", "prepare", "call", "inputs", "no_local_expert", "reference")
 """What `Outcome.check` may be besides a check of `difftest.judging.checks`: these always run."""
 
-SMALL = 1 << 22
-"""Products of an expert's first GEMM, over all (token, slot) pairs, up to which a core is about as quick as a GPU with
-the reference: there it is some thousand launches, whatever the size, and the processes that share a GPU take turns."""
+SMALL = 1 << 20
+"""Products of an expert's first GEMM, over all (token, slot) pairs, up to which a core takes less time for an enclosure
+than it takes for hundreds of launches on a GPU, where processes take turns (docs/speed.md)."""
+MADE = 1 << 22
+"""Elements of its own experts' weights and of its (token, slot) pairs, up to which a core makes and compares a
+scenario's tensors as quickly as a GPU that others share."""
 
 REDRAWS = 3
 """A sharp-only breach becomes a finding when it repeats on so many redraws (docs/enclosures.md)."""
@@ -75,9 +78,10 @@ class InProcess:
         by_size: bool = False,
         name: str | None = None,
     ) -> None:
-        """device: where tensors are made and the reference computes. by_size: small scenarios are made and enclosed on
-        the CPU whatever `device` is, for a candidate that brings its tensors to a GPU. name: the candidate's in
-        outcomes, where it is not its own. Raises `OracleNotFound` for an unknown spec."""
+        """device: where tensors are made and the reference computes. by_size: those of all but large scenarios are made
+        on the CPU whatever `device` is, and small ones are enclosed there too, for a candidate that brings its tensors
+        to a GPU. name: the candidate's in outcomes, where it is not its own. Raises `OracleNotFound` for an unknown
+        spec."""
         self.spans = Spans()
         self.tally: Counter[tuple[str, str]] = Counter()
         self._device = torch.device(device)
@@ -167,9 +171,12 @@ class InProcess:
             return False
         return True
 
-    def _place(self, scenario: AnyScenario) -> torch.device:
-        small = isinstance(scenario, Scenario) and _products(scenario) <= SMALL
-        return torch.device("cpu") if self._by_size and small else self._device
+    def _places(self, scenario: AnyScenario) -> tuple[torch.device, torch.device]:
+        """Where its tensors are made, and where enclosures are computed."""
+        if not self._by_size or not isinstance(scenario, Scenario) or _elements(scenario) > MADE:
+            return self._device, self._device
+        cpu = torch.device("cpu")
+        return cpu, cpu if products(scenario) <= SMALL else self._device
 
     def ask(self, scenario: AnyScenario) -> tuple[AnySubject, Breach | None]:
         """The candidate's answer to `scenario`, and a breach when it wrote to its inputs.
@@ -179,8 +186,9 @@ class InProcess:
         self._candidate.require(scenario)
         if self._other is not None:
             self._other.require(scenario)
+        place, enclosing = self._places(scenario)
         with self.spans.measure("materialise"):
-            problem = build(scenario, self._place(scenario))
+            problem = build(scenario, place)
         with self.spans.measure("checks"):
             before = variants.clone_tensors(problem)
         prepared = self._candidate.prepare(problem)
@@ -193,12 +201,19 @@ class InProcess:
             breach = Breach(kind="inputs_changed", detail=f"wrote to its inputs: {', '.join(changed)}")
         if isinstance(problem, RouterProblem):
             return RouterSubject(self._candidate, problem, prepared, output, self.spans), breach
-        return Subject(self._candidate, self._other, problem, prepared, output, self.spans), breach
+        return Subject(self._candidate, self._other, problem, prepared, output, self.spans, enclosing), breach
 
 
-def _products(scenario: Scenario) -> int:
+def products(scenario: Scenario) -> int:
+    """Of the first GEMM, about; on a rank its share."""
     shape = scenario.shape
     return shape.tokens * shape.top_k * shape.hidden * scenario.intermediate_local // scenario.parallel.ep_size
+
+
+def _elements(scenario: Scenario) -> int:
+    shape, inner = scenario.shape, scenario.intermediate_local
+    weights = 3 * scenario.experts_local * shape.hidden * inner
+    return weights + shape.tokens * shape.top_k * (shape.hidden + 2 * inner)
 
 
 class _Trial:

@@ -19,7 +19,6 @@ from difftest.judging.trial import InProcess
 from difftest.judging.variants import take_rows
 from oracles.enclosure import Enclosure
 from oracles.grouped_mm import Prepared
-from oracles.kept import Kept
 from oracles.numerics import Numerics
 from oracles.problem import Problem, build
 from oracles.reference import enclose
@@ -278,7 +277,7 @@ class Loose(Fake):
 def wide_radius(monkeypatch: pytest.MonkeyPatch) -> None:
     """Radii that hold a few of bfloat16's last bits."""
 
-    def widened(problem: Problem, numerics: Numerics, _kept: Kept) -> Enclosure:
+    def widened(problem: Problem, numerics: Numerics, *_: object) -> Enclosure:
         exact = enclose(problem, numerics)
         radius = exact.hard + exact.center.abs() / 64
         return replace(exact, hard=radius, sharp=radius)

@@ -238,7 +238,7 @@ def test_a_race_is_one_bucket_whichever_check_sees_it() -> None:
 def sharp_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sharp radius is 0, the hard one wide: every difference is implausible."""
 
-    def altered(problem: Problem, numerics: Numerics, _kept: Kept) -> Enclosure:
+    def altered(problem: Problem, numerics: Numerics, *_: object) -> Enclosure:
         center = enclose(problem, numerics).center
         return replace(enclose(problem, numerics), hard=center.abs() + 10.0, sharp=torch.zeros_like(center))
 
@@ -418,17 +418,29 @@ def test_a_rank_is_judged_by_its_own_enclosure() -> None:
     assert Engine(Fake(all_ranks)).check(scenario, checks=()).kind == "impossible"
 
 
-def test_small_scenarios_of_a_gpu_candidate_are_judged_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A larger one is made where the candidate runs. There is no such place here: what is asked for is noted."""
-    asked: list[str] = []
+@pytest.mark.parametrize(
+    ("tokens", "hidden", "made", "enclosed"),
+    [(1, 64, "cpu", "cpu"), (1 << 10, 64, "cpu", "meta"), (1, 1 << 13, "meta", "meta")],
+)
+def test_the_size_of_a_scenario_says_where_it_is_judged(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, hidden: int, made: str, enclosed: str
+) -> None:
+    """Of a candidate that brings its tensors to a GPU. There is none here: what is asked for is noted."""
+    asked: list[torch.device | None] = []
 
-    def made(scenario: Scenario, device: torch.device) -> Problem:
-        asked.append(device.type)
+    def building(scenario: Scenario, device: torch.device) -> Problem:
+        asked.append(device)
         return build(scenario)
 
-    monkeypatch.setattr(trial, "build", made)
+    def enclosing(problem: Problem, numerics: Numerics, _: Kept, device: torch.device | None) -> Enclosure:
+        asked.append(device)
+        return enclose(problem, numerics)
+
+    monkeypatch.setattr(trial, "build", building)
     monkeypatch.setattr(trial, "SMALL", 1 << 20)
+    monkeypatch.setattr(trial, "MADE", 1 << 20)
+    monkeypatch.setattr("difftest.judging.checks.enclose", enclosing)
     process = InProcess(Fake(), "reference", device="meta", by_size=True)
-    outcomes = [process.run(Scenario(shape=Shape(tokens=tokens)), ()) for tokens in (1, 1 << 12)]
-    assert asked == ["cpu", "meta"]
-    assert {outcome.verdict for outcome in outcomes} == {Verdict.AGREES}
+    scenario = Scenario(shape=Shape(tokens=tokens, hidden=hidden, intermediate=64, experts=2, top_k=1))
+    assert process.run(scenario, ()).verdict is Verdict.AGREES
+    assert asked == [torch.device(made), torch.device(enclosed)]

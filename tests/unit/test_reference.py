@@ -11,12 +11,14 @@ import contents
 import pytest
 import simulate
 import torch
+from draws import WHOLE, draws
 from simulate import Choices
 
-from oracles import reference
+from oracles import base, kernels, reference
 from oracles.ball import HARD, Ball
 from oracles.enclosure import ANY, FINITE, NAN, NEG_INF, POS_INF, Enclosure
 from oracles.grouped_mm import GroupedMM
+from oracles.kept import same_bytes
 from oracles.matmul import matmul
 from oracles.numerics import Accumulator, Numerics, Transcendental
 from oracles.problem import Problem, build
@@ -412,3 +414,20 @@ def test_a_product_that_overflows_may_meet_a_certain_infinity() -> None:
     y = grouped_mm(problem)
     assert bool(y.isnan().any())
     assert bool(((kinds & NAN) != 0)[y.isnan()].all())
+
+
+# --- looking first ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("oracle", ["cutlass", "emulated-sm120", "ggml", "grouped-mm"])
+def test_what_is_done_without_a_look_makes_no_difference(monkeypatch: pytest.MonkeyPatch, oracle: str) -> None:
+    """As on a GPU, which is not waited for."""
+    numerics = base.get(oracle).numerics
+    for one in draws("quick", 40, WHOLE):
+        problem = build(one)
+        with monkeypatch.context() as patched:
+            patched.setattr(kernels, "look_first", lambda _: False)
+            there = enclose(problem, numerics)
+        here = enclose(problem, numerics)
+        for name in ("center", "hard", "sharp", "kinds"):
+            assert same_bytes(getattr(here, name), getattr(there, name)), (name, one)
