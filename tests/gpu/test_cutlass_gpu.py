@@ -78,6 +78,12 @@ def oracle() -> Cutlass:
     return found
 
 
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    """Skips where it is not."""
+    oracle()
+
+
 def activations() -> list[Activation]:
     known: list[Activation] = [Swiglu(), SwigluOai(), SwigluOai(per_expert=True), Situ(), Situ(per_expert=True)]
     return known if computes_situ() else known[:3]
