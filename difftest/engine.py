@@ -208,4 +208,5 @@ def _known(checks: Collection[str]) -> frozenset[str]:
     for name in checks:
         if name not in CHECKS and name not in STEPS:
             raise ValueError(f"checks: {name!r} is not a check: use some of {', '.join(CHECKS)}")
-    return frozenset(name for name in checks if name in CHECKS)
+    # What runs always needs no name, but of the inputs a case is made for it (`trial.SEEN`).
+    return frozenset(name for name in checks if name in CHECKS or name == "inputs")

@@ -419,11 +419,16 @@ def test_a_rank_is_judged_by_its_own_enclosure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "hidden", "made", "enclosed"),
-    [(1, 64, "cpu", "cpu"), (1 << 10, 64, "cpu", "meta"), (1, 1 << 13, "meta", "meta")],
+    ("tokens", "hidden", "checks", "made", "enclosed"),
+    [
+        (1, 64, {"reference"}, "cpu", "cpu"),
+        (1 << 10, 64, {"reference"}, "cpu", "meta"),
+        (1, 1 << 13, {"reference"}, "meta", "meta"),
+        (1, 64, {"inputs"}, "meta", "meta"),
+    ],
 )
 def test_the_size_of_a_scenario_says_where_it_is_judged(
-    monkeypatch: pytest.MonkeyPatch, tokens: int, hidden: int, made: str, enclosed: str
+    monkeypatch: pytest.MonkeyPatch, tokens: int, hidden: int, checks: set[str], made: str, enclosed: str
 ) -> None:
     """Of a candidate that brings its tensors to a GPU. There is none here: what is asked for is noted."""
     asked: list[torch.device | None] = []
@@ -442,5 +447,11 @@ def test_the_size_of_a_scenario_says_where_it_is_judged(
     monkeypatch.setattr("difftest.judging.checks.enclose", enclosing)
     process = InProcess(Fake(), "reference", device="meta", by_size=True)
     scenario = Scenario(shape=Shape(tokens=tokens, hidden=hidden, intermediate=64, experts=2, top_k=1))
-    assert process.run(scenario, ()).verdict is Verdict.AGREES
+    assert Engine(Fake(), executor=process).check(scenario, checks=checks).verdict is Verdict.AGREES
     assert asked == [torch.device(made), torch.device(enclosed)]
+
+
+def test_a_few_scenarios_of_any_size_are_made_where_the_candidate_works() -> None:
+    process = InProcess(Fake(), "reference", device="meta", by_size=True)
+    devices = [process._places(Scenario(values=Values(seed=seed)), ())[0].type for seed in range(2000)]
+    assert 0.5 < devices.count("meta") * trial.SEEN / len(devices) < 1.5
