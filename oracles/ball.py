@@ -50,10 +50,11 @@ class Ball:
         return Ball(center=both[0], radius=both[1:], kinds=None if self.kinds is None else self.kinds.to(device))
 
 
-def exact(center: torch.Tensor) -> Ball:
-    """Float64 values that are known exactly; NaN and infinities become kinds."""
+def exact(center: torch.Tensor, *, finite: bool | None = None) -> Ball:
+    """Float64 values that are known exactly; NaN and infinities become kinds. finite: whether there are none, where
+    that is known."""
     radius = center.new_zeros((3, *center.shape))
-    if formats.within(center, sys.float_info.max):
+    if formats.within(center, sys.float_info.max) if finite is None else finite:
         return Ball(center=center, radius=radius)
     return Ball(center=center, radius=radius, kinds=kinds_of(center))
 

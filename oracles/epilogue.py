@@ -122,8 +122,8 @@ def radius(
     grid: Grid,
     flushed: torch.Tensor,
     looked: Sums,
-) -> tuple[torch.Tensor, float]:
-    """(radius [3, C, T, N], the largest sum of magnitudes) for x [C, T, K] times weight.value^T.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(radius [3, C, T, N], largest sums of magnitudes, each of some elements) for x [C, T, K] times weight.value^T.
 
     flushed: [C, T, N], what is lost where subnormal operands are read as 0; [], where that is nothing.
     """

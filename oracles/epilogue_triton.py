@@ -13,8 +13,8 @@ _BLOCK, _WARPS = 256, 4
 """Two elements a thread: what is known of them fits its registers. Of seven the quickest on an H200."""
 
 
-def launch(elements: Elements, tables: Tables, factors: Factors) -> tuple[torch.Tensor, float]:
-    """(radius [3, C, T, N], the largest sum of magnitudes), float64."""
+def launch(elements: Elements, tables: Tables, factors: Factors) -> tuple[torch.Tensor, torch.Tensor]:
+    """(radius [3, C, T, N], the largest sums of magnitudes, each of some elements), float64."""
     inherited, looked = elements.inherited, elements.looked
     grid, stagnation, under = tables.grid, tables.stagnation, tables.stagnation.under
     experts, planes, tokens, rows = inherited.sums.shape
@@ -81,7 +81,7 @@ def launch(elements: Elements, tables: Tables, factors: Factors) -> tuple[torch.
         # A product and a sum in one rounding would be another number than torch's.
         enable_fp_fusion=False,
     )
-    return radius, float(largest.amax())
+    return radius, largest
 
 
 @triton.jit(do_not_specialize=["tokens"])

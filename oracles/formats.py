@@ -74,6 +74,11 @@ def within(value: torch.Tensor, largest: float) -> bool:
     return float(low) >= -largest and float(high) <= largest
 
 
+def largest(*values: torch.Tensor) -> list[float]:
+    """The largest element of each that is not empty, else 0; NaN where there is one. A GPU is waited for once."""
+    return torch.stack([value.amax() if value.numel() else value.new_zeros(()) for value in values]).tolist()
+
+
 def smallest(value: torch.Tensor) -> float:
     """The smallest magnitude of float64 that is not 0; infinity when there is none."""
     if not value.numel():

@@ -41,12 +41,12 @@ def matmul(
     flushed = accumulation.flushed(center, x.radius[HARD], weight, acc)
     grows = 1 + accumulation.growth(columns, acc)
     if looked is not None and epilogue.applies(acc):
-        radius, largest = epilogue.radius(center, weight, acc, known, grid, flushed, looked)
-        fits = largest * grows <= _MAX
+        radius, sums = epilogue.radius(center, weight, acc, known, grid, flushed, looked)
     else:
-        radius = _radius(center, weight, acc, known, grid, flushed, looked, undecided, result)
-        fits = formats.within(known.grown * grows, _MAX)
-    out = _kinds(x, weight, result, None if fits else known.grown * grows > _MAX, radius[HARD], acc)
+        radius, sums = _radius(center, weight, acc, known, grid, flushed, looked, undecided, result), known.grown
+    largest, inside = _overflows_inside(x, sums, weight, acc)
+    overflow = None if largest * grows <= _MAX else known.grown * grows > _MAX
+    out = _kinds(x, weight, result, overflow, inside, radius[HARD], acc)
     if tensor_core.is_followed(acc.measured or acc):
         result, radius = _followed(center, x.radius, weight, acc, result, known.radius, radius)
     return settle(result, radius, out)
@@ -119,16 +119,12 @@ def _kinds(
     weight: Weight,
     result: torch.Tensor,
     overflow: torch.Tensor | None,
+    inside: torch.Tensor | None,
     hard: torch.Tensor,
     acc: Accumulator,
 ) -> torch.Tensor | None:
     """uint8 [C, T, N], or None: what may come out where an operand is not finite, or where a partial sum may pass the
-    largest float32. overflow: bool [C, T, N], where that is so in some order; None: nowhere."""
-    inside: torch.Tensor | None = None
-    if acc.inside is not None:
-        inside = tensor_core.overflows(x, weight, acc)
-    elif acc.group > 1 and weight.scale is not None:
-        inside = _scale_overflows(x, weight.scale)
+    largest float32. overflow: bool [C, T, N], where that is so in some order; inside: inside a group; None: nowhere."""
     if inside is not None and bool(inside.any()):
         overflow = inside if overflow is None else overflow | inside
     specials = x.kinds is not None or weight.kinds is not None
@@ -155,6 +151,19 @@ def _kinds(
         other = kinds.of_operand(value, value, own, flush_to_zero=acc.flush_to_zero)
         plain = kinds.of_matmul(factor[..., columns], other, plain)
     return torch.where(nan, NAN, plain).to(torch.uint8)
+
+
+def _overflows_inside(
+    x: Ball, sums: torch.Tensor, weight: Weight, acc: Accumulator
+) -> tuple[float, torch.Tensor | None]:
+    """(the largest of `sums`, bool [C, T, N] or [C, T, 1] where something may pass the largest float32 inside a group,
+    None for nowhere). Both at once: a GPU is waited for."""
+    if acc.inside is None:
+        scale = weight.scale if acc.group > 1 else None
+        return formats.largest(sums)[0], None if scale is None else _scale_overflows(x, scale)
+    size = x.center.abs() + x.radius[HARD]
+    largest, largest_x = formats.largest(sums, size)
+    return largest, tensor_core.overflows(size, largest_x, weight, acc)
 
 
 def _scale_overflows(x: Ball, scale: torch.Tensor) -> torch.Tensor:

@@ -129,7 +129,8 @@ def _together(device: torch.device) -> int:
 class _Experts:
     """Some experts C and their tokens, and all that their answers depend on besides the Numerics; copies, all of it.
 
-    x: [C, T, H]. w13, w2 and biases as in `Problem`, of these experts; activation likewise.
+    x: [C, T, H]. w13, w2 and biases as in `Problem`, of these experts; activation likewise. finite: whether all of x
+    is. w13_bytes, w2_bytes: the lowest and the highest scale byte.
     """
 
     x: torch.Tensor
@@ -141,6 +142,9 @@ class _Experts:
     w2_bias: torch.Tensor | None
     activation: ActivationParams
     output_dtype: OutputDtype
+    finite: bool
+    w13_bytes: tuple[int, int]
+    w2_bytes: tuple[int, int]
 
     @classmethod
     def of(cls, problem: Problem, part: _Part) -> _Experts:
@@ -149,9 +153,17 @@ class _Experts:
             return {name: None if tensor is None else tensor[part.experts] for name, tensor in found}
 
         parameters = own(problem.activation, "alpha", "beta", "limit", "linear_beta")
+        layer = own(problem, "w13", "w13_scale", "w2", "w2_scale", "w13_bias", "w2_bias")
+        x = problem.hidden_states[part.tokens]
+        ends = (end for scale in (layer["w13_scale"], layer["w2_scale"]) for end in (scale.min(), scale.max()))
+        # A GPU is waited for once; where it is to compute what follows from a problem of the CPU, not at all.
+        finite, *byte = torch.stack((x.isfinite().all().to(torch.uint8), *ends)).tolist()
         return cls(
-            x=problem.hidden_states[part.tokens],
-            **own(problem, "w13", "w13_scale", "w2", "w2_scale", "w13_bias", "w2_bias"),
+            x=x,
+            **layer,
+            finite=bool(finite),
+            w13_bytes=(byte[0], byte[1]),
+            w2_bytes=(byte[2], byte[3]),
             activation=ActivationParams(kind=problem.activation.kind, **parameters),
             output_dtype=problem.scenario.output_dtype,
         )
@@ -188,9 +200,9 @@ def _answered(experts: _Experts, numerics: Numerics) -> Ball:
     """Both GEMMs, and what is between them: [C, T, H]."""
     steps = (numerics.gemm1_output, numerics.intermediate, numerics.gemm2_output)
     first, between, second = (experts.output_dtype if step == "output" else step for step in steps)
-    x = exact(experts.x.double())
+    x = exact(experts.x.double(), finite=experts.finite)
     x = quantizers.apply(x, numerics.hidden_quantizer)
-    w13 = _dequantized(experts.w13, experts.w13_scale, numerics)
+    w13 = _dequantized(experts.w13, experts.w13_scale, experts.w13_bytes, numerics)
     raw = matmul(x, w13, numerics.gemm1, undecided=_undecided(experts.w13_bias, numerics, first))
     h = _biased_and_rounded(raw, experts.w13_bias, numerics, numerics.gemm1, first)
     inner = h.center.shape[-1] // 2
@@ -198,7 +210,7 @@ def _answered(experts: _Experts, numerics: Numerics) -> Ball:
     a = activations.apply(experts.activation, gate, up, numerics.activation)
     a = rounded(a, between, flush_to_zero=numerics.activation.flush_to_zero)
     a = quantizers.apply(a, numerics.intermediate_quantizer)
-    w2 = _dequantized(experts.w2, experts.w2_scale, numerics)
+    w2 = _dequantized(experts.w2, experts.w2_scale, experts.w2_bytes, numerics)
     block = 1 if numerics.intermediate_quantizer == "none" else formats.GROUP
     correlated = Correlation(repeated=_repeated(raw, a), block=block)
     y = matmul(a, w2, numerics.gemm2, correlated, _undecided(experts.w2_bias, numerics, second))
@@ -213,11 +225,12 @@ def _columns(ball: Ball, columns: slice) -> Ball:
     )
 
 
-def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) -> Weight:
-    """Exact weights of [C, N, K/2] codes and [C, N, K/32] scale bytes, in the dtype that the kernel holds them in."""
-    least = scale.amin(-1)
-    low, high = torch.stack((least.min(), scale.max())).tolist()  # a GPU is waited for once
-    special = runs = None
+def _dequantized(packed: torch.Tensor, scale: torch.Tensor, ends: tuple[int, int], numerics: Numerics) -> Weight:
+    """Exact weights of [C, N, K/2] codes and [C, N, K/32] scale bytes, in the dtype that the kernel holds them in.
+
+    ends: the lowest and the highest scale byte.
+    """
+    (low, high), special, runs = ends, None, None
     if high < 253:
         held, runs = formats.mxfp4_with_runs(packed, scale)
     else:  # under it the largest code overflows
@@ -227,7 +240,7 @@ def _dequantized(packed: torch.Tensor, scale: torch.Tensor, numerics: Numerics) 
         held = torch.where(special == FINITE, value, 0.0)
     return Weight(
         held=held,
-        unit=formats.exp2(least.to(torch.int64) - 128),  # every code is a multiple of 1/2
+        unit=formats.exp2(scale.amin(-1).to(torch.int64) - 128),  # every code is a multiple of 1/2
         spread=high - low > 12,  # codes other than 0 differ by a factor of 12 at most
         subnormal=low < 2,  # half of 2**(1 - 127) is one
         kinds=special,

@@ -10,7 +10,7 @@ import torch
 
 from oracles import accumulation, formats
 from oracles.accumulation import Grid
-from oracles.ball import HARD, SHARP, Ball
+from oracles.ball import HARD, SHARP
 from oracles.numerics import Accumulator, TensorCore
 from oracles.one_pass import Sums
 from oracles.partial_sums import block_sums
@@ -193,13 +193,12 @@ def _sizes(sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return sums[:, :, :-1].sum((1, 2)), sums[:, :, -1].sum(1), sums.amax((1, 2))
 
 
-def overflows(x: Ball, weight: Weight, acc: Accumulator) -> torch.Tensor:
-    """bool [C, T, N] or [C, T, 1]: some of a group's products may pass the largest float32 before their scale, however
-    small that is."""
-    size = x.center.abs() + x.radius[HARD]
-    if formats.within(size, _MAX / (formats.E2M1_MAX * acc.group)):
-        return torch.zeros(1, 1, 1, dtype=torch.bool)
-    size = size.nan_to_num_(0.0, 0.0, 0.0)
+def overflows(size: torch.Tensor, largest: float, weight: Weight, acc: Accumulator) -> torch.Tensor | None:
+    """bool [C, T, N] or [C, T, 1], or None for nowhere: some of a group's products may pass the largest float32 before
+    their scale, however small that is. size [C, T, K]: the largest magnitudes that x may have; largest: of these."""
+    if largest <= _MAX / (formats.E2M1_MAX * acc.group):
+        return None
+    size = size.nan_to_num(0.0, 0.0, 0.0)
     groups = formats.grouped(size, acc.group).sum(-1)
     possible = (formats.E2M1_MAX * groups > _MAX).any(-1, keepdim=True)
     if weight.scale is None or not bool(possible.any()):

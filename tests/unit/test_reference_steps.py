@@ -376,18 +376,18 @@ def test_what_is_said_of_weights(low: int, high: int, spread: bool, subnormal: b
     """0.5 and 6 differ by a factor of 12; half of 2**(1 - 127) is the first that is subnormal."""
     packed = torch.full((1, 2, 32), 0x21, dtype=torch.uint8)
     scale = torch.tensor([[[low, low], [high, low]]], dtype=torch.uint8)
-    weight = reference._dequantized(packed, scale, Numerics())
+    weight = reference._dequantized(packed, scale, (low, high), Numerics())
     assert torch.equal(weight.value, formats.mxfp4_dequantize(packed, scale))
     assert weight.unit.tolist() == [[2.0 ** (low - 128)] * 2]
     assert (weight.spread, weight.subnormal, weight.kinds, weight.scale) == (spread, subnormal, None, None)
-    held = reference._dequantized(packed, scale, Numerics(weights="exact")).scale
+    held = reference._dequantized(packed, scale, (low, high), Numerics(weights="exact")).scale
     assert held is not None
     assert held.tolist() == [[[2.0 ** (low - 127)] * 2, [2.0 ** (high - 127), 2.0 ** (low - 127)]]]
 
 
 def test_weights_that_no_dtype_holds_are_zero_beside_their_kinds() -> None:
     packed = torch.full((1, 1, 16), 0x72, dtype=torch.uint8)  # 1 and 6
-    weight = reference._dequantized(packed, torch.full((1, 1, 1), 254, dtype=torch.uint8), Numerics())
+    weight = reference._dequantized(packed, torch.full((1, 1, 1), 254, dtype=torch.uint8), (254, 254), Numerics())
     assert weight.kinds is not None
     assert weight.kinds.unique().tolist() == [FINITE, POS_INF]
     assert weight.value[0, 0, :2].tolist() == [2.0**127, 0.0]
