@@ -159,6 +159,13 @@ def test_within_is_up_to_the_largest_and_no_nan(values: list[float], expected: b
     assert formats.within(torch.tensor(values, dtype=torch.float64), 2.0) is expected
 
 
+def test_the_largest_of_each() -> None:
+    values = torch.tensor([[-3.0, 2.0], [0.0, torch.nan], [1.0, torch.inf]], dtype=torch.float64)
+    found = formats.largest(values[0], values[0, :0], values[2:], values[1])
+    assert found[:3] == [2.0, 0.0, torch.inf]
+    assert np.isnan(found[3])
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
