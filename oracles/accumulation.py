@@ -203,8 +203,7 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
         return lost
     size = x.abs()
     low = size - radius
-    looks = kernels.look_first(low)
-    least = 0.0 if not looks else float(low.amin()) if low.numel() else 1.0
+    least = formats.least(low)
     if least < SMALLEST_NORMAL:
         tiny = torch.where(low < SMALLEST_NORMAL, (size + radius).clamp(max=SMALLEST_NORMAL), 0.0)
         product = weight.magnitudes_of_few(tiny)
@@ -216,7 +215,7 @@ def flushed(x: torch.Tensor, radius: torch.Tensor, weight: Weight, acc: Accumula
         # The sums inside a group are subnormal before its scale, which may be large. x from 2**-100 on is a multiple of
         # 2**-110 in 16 bits, and so are these sums.
         small = (low < 2.0**-100) & ((size > 0) | (radius > 0))
-        if not looks or bool(small.any()):
+        if not kernels.look_first(small) or bool(small.any()):
             groups = formats.grouped(small, acc.group).any(-1).to(x.dtype)
             lost = lost + SMALLEST_NORMAL * acc.group // acc.inside.columns * (groups @ weight.scale.mT)
     return lost

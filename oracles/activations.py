@@ -120,7 +120,7 @@ def _opened(x: Ball, planes: slice, places: torch.Tensor | None, *, flush_to_zer
     if own is not None:
         radius = torch.where(is_set(own), _HUGE, radius)
     low, high = center - radius, center + radius
-    if flush_to_zero and not (kernels.look_first(low) and min(map(formats.smallest, (low, high))) >= TINY):
+    if flush_to_zero and min(formats.smallest(low), formats.smallest(high)) < TINY:
         low = torch.where((low > 0) & (low < TINY), 0.0, low)
         high = torch.where((high < 0) & (high > -TINY), 0.0, high)
     return low, high
@@ -199,7 +199,7 @@ def _sigmoid(x: Interval, argument_roundings: int, accuracy: Transcendental | No
     size = torch.maximum(x[0].abs(), x[1].abs()).clamp(max=LARGEST_ARGUMENT)
     low = low * (1 - _sigmoid_error(size, low, argument_roundings, accuracy))
     high = high * (1 + _sigmoid_error(size, high, argument_roundings, accuracy))
-    if kernels.look_first(x[0]) and (not x[0].numel() or float(x[0].amin()) >= -87):
+    if formats.least(x[0]) >= -87:
         return low, high
     return torch.where(x[0] < -87, 0.0, low), torch.where(x[1] < -87, high + quantum(accuracy), high)
 
@@ -310,7 +310,7 @@ def _widen(x: Interval, accuracy: Transcendental | None, relative: float = U) ->
     low, high = x
     lowest, highest = low - low.abs() * relative, high + high.abs() * relative
     beside = torch.maximum(low, -high)  # how far from 0 all of the interval is; negative when 0 is inside
-    if kernels.look_first(beside) and (not beside.numel() or float(beside.amin()) >= TINY):
+    if formats.least(beside) >= TINY:
         return lowest, highest
     near = (beside < TINY) & ((low != 0) | (high != 0))
     floor = torch.where(near, quantum(accuracy), 0.0)

@@ -100,8 +100,7 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
     bias, kinds = ball.radius[BIAS], ball.kinds
     center, low, high = ends = _rounded_ends(ball.center, ball.radius[HARD], dtype)
     tiny = formats.MIN_NORMAL[dtype]
-    looks = kernels.look_first(ends)
-    if flush_to_zero and not (looks and formats.smallest(ends) >= tiny):
+    if flush_to_zero and formats.smallest(ends) < tiny:
         low, high = _with_zero(low, high, tiny)
         bias = bias + torch.where((center != 0) & (center.abs() < tiny), tiny, 0.0)
     if not formats.within(ends, formats.MAX_FINITE[dtype]):
@@ -123,7 +122,7 @@ def rounded(ball: Ball, dtype: Float, *, flush_to_zero: bool = False) -> Ball:
         return torch.maximum(high - exactly, exactly - low)
 
     # Where the value is decided within the hard radius it is within the sharp one: mostly.
-    if looks:
+    if kernels.look_first(radius):
         radius[SHARP] = 0.0
         open_ = radius[HARD].nonzero(as_tuple=True)
         if len(open_[0]):

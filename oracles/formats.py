@@ -74,21 +74,37 @@ def within(value: torch.Tensor, largest: float) -> bool:
     return float(low) >= -largest and float(high) <= largest
 
 
+def is_zero(value: torch.Tensor) -> bool:
+    """Whether all of it is known to be 0, and no NaN; what is not looked at (`kernels.look_first`) is not known."""
+    return kernels.look_first(value) and within(value, 0.0)
+
+
+def least(value: torch.Tensor) -> float:
+    """The smallest element, infinity when there is none, NaN where there is one; -infinity where that is not looked at
+    (`kernels.look_first`)."""
+    if not kernels.look_first(value):
+        return -math.inf
+    return float(value.amin()) if value.numel() else math.inf
+
+
 def largest(*values: torch.Tensor) -> list[float]:
     """The largest element of each that is not empty, else 0; NaN where there is one. A GPU is waited for once."""
     return torch.stack([value.amax() if value.numel() else value.new_zeros(()) for value in values]).tolist()
 
 
 def smallest(value: torch.Tensor) -> float:
-    """The smallest magnitude of float64 that is not 0; infinity when there is none."""
+    """The smallest magnitude of float64 that is not 0; infinity when there is none, and 0 where that is not looked at
+    (`kernels.look_first`)."""
+    if not kernels.look_first(value):
+        return 0.0
     if not value.numel():
         return math.inf
     size = float(torch.linalg.vector_norm(value, -math.inf) if value.is_cuda else value.abs().amin())
     if size > 0:
         return size
     rest = (1 << 63) - 1  # all bits but the sign's
-    least = int((((_bits(value) & rest) - 1) & rest).amin()) + 1  # 0 becomes the largest number
-    return math.inf if least > rest else struct.unpack("<d", struct.pack("<q", least))[0]
+    lowest = int((((_bits(value) & rest) - 1) & rest).amin()) + 1  # 0 becomes the largest number
+    return math.inf if lowest > rest else struct.unpack("<d", struct.pack("<q", lowest))[0]
 
 
 _EXPONENT = 0x7FF << 52

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oracles import formats, kernels
+from oracles import formats
 from oracles.ball import HARD, SHARP
 from oracles.enclosure import LAMBDA
 from oracles.partial_sums import block_sums
@@ -62,7 +62,7 @@ class Inherited:
 
 def inherit(center: torch.Tensor, radius: torch.Tensor, weight: Weight, correlated: Correlation | None) -> Inherited:
     """For x [C, T, K] with a radius [3, C, T, K]. correlated: None, nothing is known to be independent."""
-    if kernels.look_first(radius) and formats.within(radius, 0.0):
+    if formats.is_zero(radius):
         return Inherited(sums=weight.magnitudes(center.abs()).unsqueeze(1), squares=None)
     # In one go: the weight is what is large, and read once.
     factors = center.new_empty(len(center), 4, *center.shape[1:])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from oracles import accumulation, epilogue, formats, kernels, kinds, one_pass, tensor_core
+from oracles import accumulation, epilogue, formats, kinds, one_pass, tensor_core
 from oracles.ball import F64, HARD, SHARP, Ball, settle
 from oracles.enclosure import ANY, FINITE, NAN
 from oracles.inherited import Correlation, Inherited, inherit
@@ -80,7 +80,7 @@ def _radius(
     radius[HARD] += lost
     radius[SHARP:] += lost_sharp
     radius += floor
-    if not (kernels.look_first(hard) and formats.within(hard, 0.0)):
+    if not formats.is_zero(hard):
         asked = None
         if looked is None:
             asked = hard > 0 if undecided is None else undecided(result, radius[HARD] + hard)

@@ -177,9 +177,9 @@ class InProcess:
 
     def _places(self, scenario: AnyScenario, checks: Collection[str]) -> tuple[torch.device, torch.device]:
         """Where its tensors are made, and where enclosures are computed."""
-        if not self._by_size or not isinstance(scenario, Scenario) or _elements(scenario) > MADE:
+        if not self._by_size or not isinstance(scenario, Scenario):
             return self._device, self._device
-        if "inputs" in checks or int(scenario.digest, 16) % SEEN == 0:
+        if _elements(scenario) > MADE or "inputs" in checks or int(scenario.digest, 16) % SEEN == 0:
             return self._device, self._device
         cpu = torch.device("cpu")
         return cpu, cpu if products(scenario) <= SMALL else self._device

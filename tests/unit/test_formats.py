@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracles import formats
+from oracles import formats, kernels
 
 Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 Dequantize = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -157,6 +157,17 @@ def test_exp2_over_its_whole_range() -> None:
 )
 def test_within_is_up_to_the_largest_and_no_nan(values: list[float], expected: bool) -> None:
     assert formats.within(torch.tensor(values, dtype=torch.float64), 2.0) is expected
+
+
+def test_what_is_not_looked_at_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero, values = torch.zeros(3, dtype=torch.float64), torch.tensor([3.0, -2.0], dtype=torch.float64)
+    assert formats.is_zero(zero)
+    assert not formats.is_zero(values)
+    assert (formats.least(values), formats.least(values[:0])) == (-2.0, np.inf)
+    assert np.isnan(formats.least(torch.tensor([1.0, torch.nan])))
+    monkeypatch.setattr(kernels, "look_first", lambda _: False)
+    assert not formats.is_zero(zero)
+    assert (formats.least(values), formats.smallest(values)) == (-np.inf, 0.0)
 
 
 def test_the_largest_of_each() -> None:
