@@ -22,14 +22,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 
 import torch
-from measuring import installed, show, side_by_side
+from measuring import drawn, installed, show, side_by_side
 from rich.table import Table
 
-from difftest.stream import Stream
 from oracles import base, reference
 from oracles.cutlass_graph import Captured
 from oracles.problem import build
-from strategies import scenarios
 from strategies.scenario import Scenario
 
 _WARM = 12
@@ -62,18 +60,16 @@ def main() -> None:
 def work(number: int, begin: Barrier, examples: int) -> list[Result]:
     torch.set_num_threads(1)
     oracle = base.get("cutlass-graph")
-    drawn: list[Scenario] = []
-    stream = Stream(scenarios(base.capability_of(oracle), profile="quick"), base_seed=3, shard=number, count=examples)
-    stream.each(drawn.append)
+    mine = drawn(oracle, number, examples)
     for way in WAYS:
-        for scenario in drawn[:_WARM]:
+        for scenario in mine[:_WARM]:
             one(scenario, way)
     found: list[Result] = []
     for ways in (list(WAYS), list(WAYS)[::-1]):
         for way in ways:
             torch.cuda.empty_cache()
             begin.wait()
-            rows = [row for row in (one(scenario, way) for scenario in drawn) if row is not None]
+            rows = [row for row in (one(scenario, way) for scenario in mine) if row is not None]
             found.append((way, rows, torch.cuda.memory_reserved()))
     return found
 

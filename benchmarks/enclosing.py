@@ -14,15 +14,12 @@ import time
 from multiprocessing.synchronize import Barrier
 
 import torch
-from measuring import installed, show, side_by_side
+from measuring import drawn, installed, show, side_by_side
 from rich.table import Table
 
 from difftest.judging import trial
 from difftest.judging.trial import InProcess
-from difftest.stream import Stream
 from oracles import base
-from strategies import scenarios
-from strategies.scenario import Scenario
 
 CANDIDATE = "cutlass"
 EDGES = (0, 18, 19, 20, 21, 22, 40)
@@ -64,18 +61,16 @@ def _mean(seconds: list[float]) -> str:
 def work(number: int, begin: Barrier, examples: int, limits: list[int]) -> dict[int, list[Row]]:
     torch.set_num_threads(1)
     process = InProcess(CANDIDATE, "reference", device="cuda", by_size=True)
-    drawn: list[Scenario] = []
-    capability = base.capability_of(base.get(CANDIDATE))
-    Stream(scenarios(capability, profile="quick"), base_seed=3, shard=number, count=examples).each(drawn.append)
+    mine = drawn(base.get(CANDIDATE), number, examples)
     for limit in limits:
         trial.SMALL = 1 << limit
-        for scenario in drawn[:_WARM]:
+        for scenario in mine[:_WARM]:
             process.run(scenario, ())
     found: dict[int, list[Row]] = {limit: [] for limit in limits}
     for limit in (*limits, *reversed(limits)):
         trial.SMALL = 1 << limit
         begin.wait()
-        for scenario in drawn:
+        for scenario in mine:
             before, start = process.spans.seconds["reference"], time.perf_counter()
             process.run(scenario, ())
             row = time.perf_counter() - start, process.spans.seconds["reference"] - before

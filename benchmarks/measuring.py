@@ -124,6 +124,14 @@ def shared_answers() -> Iterator[Shared]:
         yield shared
 
 
+def drawn(oracle: Any, shard: int, count: int) -> list[Scenario]:
+    """So many scenarios of a campaign that asks the oracle."""
+    found: list[Scenario] = []
+    strategy = scenarios(base.capability_of(oracle), profile=PROFILE)
+    Stream(strategy, base_seed=3, shard=shard, count=count).each(found.append)
+    return found
+
+
 def each(seed: int, budget: int, visit: Callable[[Scenario], bool]) -> None:
     """Call `visit` on the scenarios of a campaign with `budget` examples until it returns False."""
     strategy = scenarios(Twin.capability, profile=PROFILE)
