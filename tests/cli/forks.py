@@ -4,6 +4,7 @@ Reads a JSON line [module, arguments, file for its output] for each, and answers
 """
 
 import atexit
+import importlib
 import json
 import os
 import runpy
@@ -22,10 +23,8 @@ def leave() -> None:
 
 atexit.register(leave)  # the first that is registered is called last
 
-import torch  # noqa: E402, F401
-
-import difftest.campaign  # noqa: E402
-import difftest.cli  # noqa: E402, F401
+for name in ("torch", "difftest.campaign", "difftest.cli"):
+    importlib.import_module(name)
 
 for line in sys.stdin:
     module, arguments, output = json.loads(line)

@@ -28,7 +28,7 @@ from strategies import (
     scenarios,
 )
 
-SEEDS = range(2)
+SEEDS = range(3)
 
 
 def shrunk(
