@@ -5,6 +5,7 @@ A pool calls `enter` once, and then the other functions as its tasks. They raise
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Collection, Mapping
@@ -172,9 +173,17 @@ _inside: _Inside | Exception
 """Of this process; what to tell when it could not be made."""
 
 
-def enter(setup: Setup) -> None:
-    """Make what the process needs. A failure is kept for `hello` to tell: a pool would say nothing of it."""
-    global _inside  # what a pool's initializer can leave for its tasks
+_taken_back: ctypes.c_int64
+"""Cases up to this number were handed to others meanwhile."""
+
+
+def enter(setup: Setup, taken_back: ctypes.c_int64) -> None:
+    """Make what the process needs. A failure is kept for `hello` to tell: a pool would say nothing of it.
+
+    taken_back: memory that is shared with the process that hands cases over.
+    """
+    global _inside, _taken_back  # what a pool's initializer can leave for its tasks
+    _taken_back = taken_back
     os.environ.update(setup.variables)
     try:
         _inside = _Inside(setup)
@@ -212,8 +221,11 @@ def hello() -> Introduction:
         raise _sendable(error) from None
 
 
-def run(scenario: AnyScenario, checks: Collection[str]) -> Answer:
-    """Run one case. The process ends instead, before it has begun, when the one before it broke something."""
+def run(number: int, scenario: AnyScenario, checks: Collection[str]) -> Answer | None:
+    """Run one case; None: it was taken back. The process ends instead, before it has begun, when the one before it
+    broke something."""
+    if number <= _taken_back.value:
+        return None
     ready = _ready()
     outcome = ready.run(scenario, checks)
     process = ready.process

@@ -8,12 +8,14 @@ which order, and none is lost. Only scenarios and outcomes cross to the process 
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import itertools
 import signal
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,25 +59,30 @@ _SIGHTINGS = 8
 
 @dataclass(kw_only=True, eq=False)
 class Job:
-    """A case that was handed to a worker. `result` waits for it."""
+    """A case. stays: it is one of a sequence, which runs in one process.
 
-    worker: Worker
+    worker, future: of the process that it was handed to last. outcome, or error where `InProcess` would raise one: once
+    it is over. before: of a finding, the cases that ran earlier in the same process.
+    """
+
     scenario: AnyScenario
     checks: frozenset[str]
-    future: concurrent.futures.Future[Answer]
+    stays: bool = False
+    worker: Worker = field(init=False)
+    future: concurrent.futures.Future[Answer | None] = field(init=False)
     restarts: int = 0
     outcome: Outcome | None = None
     error: Exception | None = None
     before: tuple[Step, ...] = ()
-    """Of a finding: the cases that ran earlier in the same process."""
 
-    def result(self) -> Outcome:
-        """The outcome. What `InProcess` would raise, this raises; `WorkerFailed` when no process starts any more."""
-        self.worker.settle(self)
-        if self.error is not None:
-            raise self.error
-        assert self.outcome is not None  # settled
-        return self.outcome
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None or self.error is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """As far as is known yet."""
+        return self.future.running() or self.future.done()
 
 
 @dataclass(kw_only=True)
@@ -87,7 +94,10 @@ class Work:
 
 
 class Worker:
-    """One process at a time. Cases are run in the order in which they are handed over."""
+    """One process at a time. Cases are run in the order in which they are handed over.
+
+    is_fresh: no case has run in its process, or in the one that is starting.
+    """
 
     def __init__(self, setup: Setup, environment: Environment, timeout: float, work: Work) -> None:
         """timeout: seconds that a case may take. work: where the time of its cases is added."""
@@ -97,8 +107,11 @@ class Worker:
         self._work = work
         self._queue: deque[Job] = deque()
         self._pid = 0
-        self._used = self._stale = False
         self._record: deque[Step] = deque(maxlen=REMEMBERED)
+        self._numbers = itertools.count(1)
+        self._taken_back = RawValue(ctypes.c_int64)
+        self._next: concurrent.futures.Future[None] | None = None
+        self.is_fresh = True
         self._pool = self._new_pool()
 
     @property
@@ -106,9 +119,15 @@ class Worker:
         """Cases that were handed over and whose outcome nobody knows yet: the latest ones, as they run in order."""
         return sum(1 for _ in itertools.takewhile(lambda job: not job.future.done(), reversed(self._queue)))
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether a process has ended and the next, which takes seconds to start, has not yet got to what is new."""
+        return self._next is not None and not self._next.done()
+
     def _new_pool(self) -> pebble.ProcessPool:
         context: Any = Context(self._environment)
-        return pebble.ProcessPool(1, initializer=inside.enter, initargs=(self._setup,), context=context)
+        arguments = (self._setup, self._taken_back)
+        return pebble.ProcessPool(1, initializer=inside.enter, initargs=arguments, context=context)
 
     def start(self) -> None:
         """Have the process start, and wait for nothing."""
@@ -157,37 +176,56 @@ class Worker:
                 self._replace(list(self._queue))
                 break
         self._record = deque(maxlen=REMEMBERED)
+        self._starts_again()
         return None
 
-    def submit(self, scenario: AnyScenario, checks: Collection[str]) -> Job:
-        """Hand a case over."""
-        chosen = frozenset(checks)
+    def take(self, job: Job) -> None:
+        """Take a case over."""
         self._prepare()
-        job = Job(worker=self, scenario=scenario, checks=chosen, future=self._schedule(scenario, chosen))
-        self._queue.append(job)
-        return job
+        self._add(job)
 
     def _prepare(self) -> None:
-        """See to it that there is a process to hand something over to, and that it is a new one if it has to be."""
+        """See to it that there is a process to hand something over to."""
         if not self._pool.active:
             self._replace(list(self._queue))
-        if self._used and self._stale:
-            self._pool.schedule(inside.retire)
-        self._used, self._stale = True, False
+        self.is_fresh = False
 
-    def _schedule(self, scenario: AnyScenario, checks: frozenset[str]) -> concurrent.futures.Future[Answer]:
-        return self._pool.schedule(inside.run, args=(scenario, checks), timeout=self._timeout)
+    def _add(self, job: Job) -> None:
+        job.worker = self
+        arguments = (next(self._numbers), job.scenario, job.checks)
+        job.future = self._pool.schedule(inside.run, args=arguments, timeout=self._timeout)
+        self._queue.append(job)
 
-    def retire(self) -> None:
-        """Let the next case find a process in which no other one ran."""
-        self._stale = True
+    def retire(self) -> list[Job]:
+        """Let the next case find a process in which no other one ran; returns what `release` does."""
+        if self.is_fresh or not self._pool.active:
+            return []
+        released = self.release()
+        self._pool.schedule(inside.retire)
+        self._starts_again()
+        self.is_fresh = True
+        return released
 
-    def settle(self, job: Job) -> None:
-        """Wait for `job`, and for those before it."""
-        while job.outcome is None and job.error is None:
-            self._settle_next()
+    def release(self) -> list[Job]:
+        """The cases that wait here, for others to take: none where a sequence does."""
+        if any(job.stays for job in self._queue):
+            return []
+        begun = [job for job in self._queue if job.has_begun]
+        released = [job for job in self._queue if not job.has_begun]
+        # A pool takes nothing back: its process passes over what it was sent so far.
+        self._taken_back.value = next(self._numbers)
+        self._queue = deque(begun)
+        self.is_fresh = self.is_starting and not begun
+        return released
 
-    def _settle_next(self) -> None:
+    def _starts_again(self) -> None:
+        """Its process has ended, or will once it gets so far; the pool starts the next by itself."""
+        self.is_fresh = not self._queue
+        if self._pool.active:
+            self._next = self._pool.schedule(inside.start)
+
+    def settle_next(self) -> None:
+        """Wait for the case that was handed over first."""
         job = self._queue.popleft()
         try:
             answer = self._waited(job.future)
@@ -195,7 +233,8 @@ class Worker:
             self._ended(job, Verdict.HUNG, "timeout", f"no answer within {self._timeout:g} s")
         except pebble.ProcessExpired as death:
             if death.exitcode == RETIRED:
-                self._again(job)
+                self._starts_again()
+                self._add(job)
             else:
                 how = how_it_ended(death.exitcode)
                 self._ended(job, Verdict.CRASHED, how, f"the process that ran this case ended: {how}")
@@ -204,7 +243,10 @@ class Worker:
         except Exception as error:
             job.error = error
         else:
-            self._answered(job, answer)
+            if answer is None:
+                self._add(job)
+            else:
+                self._answered(job, answer)
 
     def _answered(self, job: Job, answer: Answer) -> None:
         if answer.pid != self._pid:
@@ -221,6 +263,7 @@ class Worker:
         """The process did not survive the job."""
         job.before = tuple(self._record)
         self._record = deque(maxlen=REMEMBERED)
+        self._starts_again()
         job.outcome = Outcome(
             verdict=verdict,
             scenario=job.scenario,
@@ -230,10 +273,6 @@ class Worker:
             kind=kind,
             detail=detail,
         )
-
-    def _again(self, job: Job) -> None:
-        job.future = self._schedule(job.scenario, job.checks)
-        self._queue.append(job)
 
     def _broken(self, job: Job) -> None:
         """The pool knows of a death, but not in which case: too soon after it had begun, or between two."""
@@ -255,7 +294,7 @@ class Worker:
             if job.future.done() and job.future.exception() is None:
                 self._queue.append(job)
             else:
-                self._again(job)
+                self._add(job)
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
@@ -310,18 +349,42 @@ class Workers:
         return self._work.tally
 
     def submit(self, scenario: AnyScenario, checks: Collection[str]) -> _Pending:
-        """Hand a case over to the process with the least to do."""
-        free = min(self._workers, key=lambda worker: worker.waiting)
-        return _Pending(self, free.submit(scenario, checks))
+        """Hand a case over."""
+        job = Job(scenario=scenario, checks=frozenset(checks))
+        self._hand_over(job)
+        return _Pending(self, job)
+
+    def _hand_over(self, job: Job) -> None:
+        """To the process with the least to do of those that are there. A fresh one is kept for `run_afresh`."""
+        min(self._workers, key=lambda worker: (worker.is_starting, worker.waiting, worker.is_fresh)).take(job)
+
+    def wait_for(self, job: Job) -> Outcome:
+        """Its outcome. What `InProcess` would raise, this raises; `WorkerFailed` when no process starts any more."""
+        while not job.is_over:
+            worker = job.worker
+            worker.settle_next()
+            if worker.is_starting and not all(other.is_starting for other in self._workers):
+                self._hand_on(worker.release())
+        if job.error is not None:
+            raise job.error
+        assert job.outcome is not None  # it is over
+        return job.outcome
+
+    def _hand_on(self, released: Iterable[Job]) -> None:
+        for job in released:
+            self._hand_over(job)
 
     def run_afresh(self, steps: Sequence[Step], scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """The outcome of `scenario` in a new process, after `steps` in the same one, which then ends."""
-        worker = self._workers[0]
-        worker.retire()
-        jobs = [worker.submit(step.scenario, step.checks) for step in steps]
-        outcome = worker.submit(scenario, checks).result()
-        assert all(job.outcome is not None for job in jobs)  # they are in front of it
-        worker.retire()
+        worker = min(self._workers, key=lambda worker: (not worker.is_fresh, worker.is_starting, worker.waiting))
+        released = worker.retire()
+        all_steps = (*steps, Step(scenario, tuple(checks)))
+        jobs = [Job(scenario=step.scenario, checks=frozenset(step.checks), stays=True) for step in all_steps]
+        for job in jobs:
+            worker.take(job)
+        self._hand_on(released)
+        outcome = self.wait_for(jobs[-1])
+        self._hand_on(worker.retire())
         return outcome
 
     def before(self, finding: Outcome) -> tuple[Step, ...]:
@@ -379,6 +442,6 @@ class _Pending:
     job: Job
 
     def result(self) -> Outcome:
-        outcome = self.job.result()
+        outcome = self.workers.wait_for(self.job)
         self.workers.note(outcome, self.job.before)
         return outcome

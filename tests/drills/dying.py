@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import resource
 import signal
@@ -119,7 +120,7 @@ class Orphan(GroupedMM):
         if self.calls == 3 and not mark.exists():
             time.sleep(3)
             mark.touch()
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(multiprocessing.parent_process().pid, signal.SIGKILL)
         return super().__call__(prepared)
 
 
@@ -153,3 +154,38 @@ class Killing(GroupedMM):
         if prepared.problem.tokens > 8:
             killed()
         return super().__call__(prepared)
+
+
+class SlowToReturn(GroupedMM):
+    """Ends its process for a batch of five rows. The next takes long to start, and notes when it has."""
+
+    def __init__(self):
+        mark = Path(os.environ["DIFFTEST_DRILL"])
+        _note("starts")
+        if mark.exists():
+            time.sleep(15)
+            _note("is back")
+
+    def __call__(self, prepared):
+        if prepared.problem.tokens == 5:
+            Path(os.environ["DIFFTEST_DRILL"]).touch()
+            os._exit(6)
+        _note(f"answers {prepared.problem.tokens}")
+        return super().__call__(prepared)
+
+
+class Counts(GroupedMM):
+    """Notes each process that starts, and ends it for a batch of five rows."""
+
+    def __init__(self):
+        _note("starts")
+
+    def __call__(self, prepared):
+        if prepared.problem.tokens == 5:
+            os._exit(6)
+        return super().__call__(prepared)
+
+
+def _note(line):
+    with Path(os.environ["DIFFTEST_DRILL"] + ".notes").open("a") as file:
+        file.write(line + "\n")

@@ -32,9 +32,6 @@ def spec(name: str) -> str:
     return f"{dying.FILE}:{name}"
 
 
-pytestmark = pytest.mark.usefixtures("warm")
-
-
 @pytest.fixture(autouse=True)
 def _own_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -91,6 +88,37 @@ def test_nor_is_one_that_does_not_start_again(workers):
     assert executor.submit(of(1), ()).result().kind == "exit 5"
     with pytest.raises(WorkerFailed, match="ends at its start"):
         executor.submit(of(2), ()).result()
+
+
+# --- while a process starts ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def notes(tmp_path):
+    return lambda: Counter((tmp_path / "mark.notes").read_text().splitlines())
+
+
+def test_what_waits_for_a_process_that_died_is_run_by_another(notes):
+    """Two processes have ten cases each when one of them dies."""
+    with Executors(isolation=Isolation(all=True, timeout=TIMEOUT, workers=2)) as executors:
+        executor = executors.of(spec("SlowToReturn"), "reference")
+        asked = [of(5), *(of(tokens) for tokens in range(6, 25))]
+        outcomes = [pending.result() for pending in [executor.submit(scenario, ()) for scenario in asked]]
+        assert [outcome.verdict for outcome in outcomes] == [Verdict.CRASHED] + [Verdict.AGREES] * 19
+        assert "is back" not in notes()
+        again = [executor.submit(of(tokens), ()).result().verdict for tokens in (30, 31)]
+        assert again == [Verdict.AGREES] * 2
+        answers = {note: times for note, times in notes().items() if note.startswith("answers")}
+    assert answers == {f"answers {tokens}": 1 for tokens in (*range(6, 25), 30, 31)}
+
+
+def test_a_process_is_as_good_as_new_after_the_one_before_it_died(workers, notes):
+    executor = workers("Counts")
+    assert executor.submit(of(5), ()).result().verdict is Verdict.CRASHED
+    assert executor.run_afresh((), of(5), ()).verdict is Verdict.CRASHED
+    assert executor.run_afresh((Step(of(4)),), of(3), ()).verdict is Verdict.AGREES
+    assert executor.submit(of(1), ()).result().verdict is Verdict.AGREES
+    assert notes() == {"starts": 4}
 
 
 # --- sequences ---------------------------------------------------------------------------------------------------
