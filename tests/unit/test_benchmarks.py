@@ -48,6 +48,10 @@ def test_a_candidate_that_cannot_run_is_not_measured(command, told, monkeypatch)
         (("scaling", "--cores", "100000"), "--cores 100000: must be from 1 to "),
         (("reuse", "--fault", "nosuch"), "invalid choice: 'nosuch'"),
         (("suspects", "--only", "nosuch"), "invalid choice: 'nosuch'"),
+        (
+            ("crashes", "--candidate", "nosuch"),
+            "--candidate nosuch: must be one of grouped-mm, cutlass, or of its builds",
+        ),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
 )
