@@ -1,4 +1,4 @@
-"""What a worker's process does. Nothing here imports torch before the process is in its environment.
+"""What a worker's process does. To import it imports no torch, which a spawned process takes from its environment.
 
 A pool calls `enter` once, and then the other functions as its tasks. They raise nothing that has to do with the oracle.
 """
