@@ -1,4 +1,4 @@
-"""What a worker's process does. To import it imports no torch, which a spawned process takes from its environment.
+"""What a worker's process does. Nothing here imports torch before the process is in its environment.
 
 A pool calls `enter` once, and then the other functions as its tasks. They raise nothing that has to do with the oracle.
 """
@@ -71,7 +71,7 @@ class _DeviceLost(Exception):
 
 
 class _Inside:
-    """The oracles of this process, made once. sick: it must not be asked again."""
+    """The oracles of this process, made once. sick: it must not be asked again. used: it has been asked something."""
 
     def __init__(self, setup: Setup) -> None:
         import torch
@@ -92,7 +92,7 @@ class _Inside:
         self.process: InProcess = InProcess(
             oracle, setup.reference, device=str(self.device), by_size=by_size, name=setup.name
         )
-        self.sick = False
+        self.sick = self.used = False
 
     def _share_of_a_device(self, setup: Setup) -> Lease:
         """Raises `_DeviceLost` when the device does not work; no process of the run takes it again then. What a case
@@ -221,12 +221,15 @@ def hello() -> Introduction:
         raise _sendable(error) from None
 
 
-def run(number: int, scenario: AnyScenario, checks: Collection[str]) -> Answer | None:
+def run(number: int, scenario: AnyScenario, checks: Collection[str], first: bool) -> Answer | None:
     """Run one case; None: it was taken back. The process ends instead, before it has begun, when the one before it
-    broke something."""
+    broke something, or when there was one and this has to be the first."""
     if number <= _taken_back.value:
         return None
     ready = _ready()
+    if first:
+        retire_if_used()
+    ready.used = True
     outcome = ready.run(scenario, checks)
     process = ready.process
     answer = Answer(outcome=outcome, pid=os.getpid(), seconds=dict(process.spans.seconds), tally=dict(process.tally))
@@ -261,7 +264,9 @@ def time_call(scenario: Scenario) -> Timing:
 
 
 def _process() -> InProcess:
-    return _ready().process
+    ready = _ready()
+    ready.used = True
+    return ready.process
 
 
 def _ready() -> _Inside:
@@ -272,6 +277,12 @@ def _ready() -> _Inside:
     if _inside.sick:
         retire()
     return _inside
+
+
+def retire_if_used() -> None:
+    """End the process, unless nothing has run in it."""
+    if _ready().used:
+        retire()
 
 
 def retire() -> NoReturn:

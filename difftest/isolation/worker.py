@@ -12,7 +12,7 @@ import ctypes
 import itertools
 import signal
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import RawValue
@@ -59,7 +59,7 @@ _SIGHTINGS = 8
 
 @dataclass(kw_only=True, eq=False)
 class Job:
-    """A case. stays: it is one of a sequence, which runs in one process.
+    """A case. stays: no other worker may run it. first: nor may a process in which something else ran.
 
     worker, future: of the process that it was handed to last. outcome, or error where `InProcess` would raise one: once
     it is over. before: of a finding, the cases that ran earlier in the same process.
@@ -68,6 +68,7 @@ class Job:
     scenario: AnyScenario
     checks: frozenset[str]
     stays: bool = False
+    first: bool = False
     worker: Worker = field(init=False)
     future: concurrent.futures.Future[Answer | None] = field(init=False)
     restarts: int = 0
@@ -94,10 +95,7 @@ class Work:
 
 
 class Worker:
-    """One process at a time. Cases are run in the order in which they are handed over.
-
-    is_fresh: no case has run in its process, or in the one that is starting.
-    """
+    """One process at a time. Cases are run in the order in which they are handed over."""
 
     def __init__(self, setup: Setup, environment: Environment, timeout: float, work: Work) -> None:
         """timeout: seconds that a case may take. work: where the time of its cases is added."""
@@ -111,7 +109,6 @@ class Worker:
         self._numbers = itertools.count(1)
         self._taken_back = RawValue(ctypes.c_int64)
         self._next: concurrent.futures.Future[None] | None = None
-        self.is_fresh = True
         self._pool = self._new_pool()
 
     @property
@@ -188,39 +185,31 @@ class Worker:
         """See to it that there is a process to hand something over to."""
         if not self._pool.active:
             self._replace(list(self._queue))
-        self.is_fresh = False
 
     def _add(self, job: Job) -> None:
         job.worker = self
-        arguments = (next(self._numbers), job.scenario, job.checks)
+        arguments = (next(self._numbers), job.scenario, job.checks, job.first)
         job.future = self._pool.schedule(inside.run, args=arguments, timeout=self._timeout)
         self._queue.append(job)
 
-    def retire(self) -> list[Job]:
-        """Let the next case find a process in which no other one ran; returns what `release` does."""
-        if self.is_fresh or not self._pool.active:
-            return []
-        released = self.release()
-        self._pool.schedule(inside.retire)
-        self._starts_again()
-        self.is_fresh = True
-        return released
+    def renew(self) -> None:
+        """Let what comes next find a process in which nothing has run."""
+        if self._pool.active:
+            self._pool.schedule(inside.retire_if_used)
+            self._starts_again()
 
     def release(self) -> list[Job]:
-        """The cases that wait here, for others to take: none where a sequence does."""
+        """The cases that wait here, for others to take: none where one has to stay."""
         if any(job.stays for job in self._queue):
             return []
-        begun = [job for job in self._queue if job.has_begun]
         released = [job for job in self._queue if not job.has_begun]
+        self._queue = deque(job for job in self._queue if job not in released)
         # A pool takes nothing back: its process passes over what it was sent so far.
         self._taken_back.value = next(self._numbers)
-        self._queue = deque(begun)
-        self.is_fresh = self.is_starting and not begun
         return released
 
     def _starts_again(self) -> None:
         """Its process has ended, or will once it gets so far; the pool starts the next by itself."""
-        self.is_fresh = not self._queue
         if self._pool.active:
             self._next = self._pool.schedule(inside.start)
 
@@ -288,6 +277,7 @@ class Worker:
         self.close()
         self._record = deque(maxlen=REMEMBERED)
         self._queue.clear()
+        self._next = None
         self._pool = self._new_pool()
         self.introduce()
         for job in waiting:
@@ -355,8 +345,8 @@ class Workers:
         return _Pending(self, job)
 
     def _hand_over(self, job: Job) -> None:
-        """To the process with the least to do of those that are there. A fresh one is kept for `run_afresh`."""
-        min(self._workers, key=lambda worker: (worker.is_starting, worker.waiting, worker.is_fresh)).take(job)
+        """To the process with the least to do of those that are there."""
+        min(self._workers, key=lambda worker: (worker.is_starting, worker.waiting)).take(job)
 
     def wait_for(self, job: Job) -> Outcome:
         """Its outcome. What `InProcess` would raise, this raises; `WorkerFailed` when no process starts any more."""
@@ -364,27 +354,25 @@ class Workers:
             worker = job.worker
             worker.settle_next()
             if worker.is_starting and not all(other.is_starting for other in self._workers):
-                self._hand_on(worker.release())
+                for waiting in worker.release():
+                    try:
+                        self._hand_over(waiting)
+                    except WorkerFailed as error:
+                        waiting.error = error
         if job.error is not None:
             raise job.error
         assert job.outcome is not None  # it is over
         return job.outcome
 
-    def _hand_on(self, released: Iterable[Job]) -> None:
-        for job in released:
-            self._hand_over(job)
-
     def run_afresh(self, steps: Sequence[Step], scenario: AnyScenario, checks: Collection[str]) -> Outcome:
         """The outcome of `scenario` in a new process, after `steps` in the same one, which then ends."""
-        worker = min(self._workers, key=lambda worker: (not worker.is_fresh, worker.is_starting, worker.waiting))
-        released = worker.retire()
-        all_steps = (*steps, Step(scenario, tuple(checks)))
-        jobs = [Job(scenario=step.scenario, checks=frozenset(step.checks), stays=True) for step in all_steps]
-        for job in jobs:
+        # One that died has a new process already, or soon.
+        worker = min(self._workers, key=lambda worker: (worker.waiting, not worker.is_starting))
+        for number, step in enumerate((*steps, Step(scenario, tuple(checks)))):
+            job = Job(scenario=step.scenario, checks=frozenset(step.checks), stays=True, first=number == 0)
             worker.take(job)
-        self._hand_on(released)
-        outcome = self.wait_for(jobs[-1])
-        self._hand_on(worker.retire())
+            outcome = self.wait_for(job)
+        worker.renew()
         return outcome
 
     def before(self, finding: Outcome) -> tuple[Step, ...]:

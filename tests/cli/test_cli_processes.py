@@ -19,6 +19,7 @@ def end(out: str) -> list[str]:
     return [re.sub(r"; shrunk in .*| in [\d.]+ s, .*", "", line) for line in lines if "case" not in line]
 
 
+@pytest.mark.usefixtures("warm")
 def test_two_processes_say_what_one_says(run):
     alone = run("Off", "--cases", "alone", examples=24)
     shared = run("Off", "--cases", "shared", "-n", "2", examples=24)
@@ -27,6 +28,7 @@ def test_two_processes_say_what_one_says(run):
     assert shared.out.count("found: ") == shared.out.count("saved: ") == shared.out.count("shrunk: ") == 1
 
 
+@pytest.mark.usefixtures("warm")
 def test_known_cases_are_replayed_once_and_known_to_every_process(run):
     run("Off", examples=4)
     again = run("Off", "-n", "2", examples=16)

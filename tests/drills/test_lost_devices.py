@@ -17,8 +17,14 @@ from difftest.isolation.executors import Executors, Isolation
 from strategies.scenario import Scenario, Shape
 
 spec = sys.argv[1]
+sys.path.insert(0, sys.argv[2])
+import warm
 
-with Executors([spec], Isolation(device="cpu")) as executors:
+with (
+    warm.server() as server,
+    warm.processes(server),
+    Executors([spec], Isolation(device="cpu")) as executors,
+):
     executor = executors.of(spec, "reference")
     pending = [executor.submit(Scenario(shape=Shape(tokens=1 + n)), ()) for n in range(8)]
     told = []
@@ -40,7 +46,7 @@ def test_its_work_goes_on_on_the_others_as_long_as_there_is_one(tmp_path):
         "DIFFTEST_DRILL": str(tmp_path),
         "TMPDIR": str(tmp_path),  # its leases are of cards that nobody else has
     }
-    run = [sys.executable, "-c", PROGRAM, f"{CARDS}:Card"]
+    run = [sys.executable, "-c", PROGRAM, f"{CARDS}:Card", str(CARDS.parents[1])]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told, lost = json.loads(done.stdout.splitlines()[-1])

@@ -23,6 +23,7 @@ def options(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_process_that_is_killed_is_replaced(options):
     seen = []
     summary = processes.run(options("First"), seen.append, 2)
@@ -33,6 +34,7 @@ def test_a_process_that_is_killed_is_replaced(options):
     assert len(drawn) == len(set(drawn)) == 16
 
 
+@pytest.mark.usefixtures("warm")
 def test_so_is_one_that_has_begun_several_shards(options):
     seen = []
     summary = processes.run(options("Orphan", examples=40, isolate=True, workers=1), seen.append, 1)
@@ -46,6 +48,7 @@ def test_so_is_one_that_has_begun_several_shards(options):
     assert sorted(over) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("warm")
 def test_what_ran_when_the_user_ended_it_is_no_crash_to_the_next_run(options):
     given = options("First")
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import dying
+import pytest
 
 from difftest.engine import check
 from difftest.isolation.executors import Executors, Isolation
@@ -38,6 +39,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_rank_that_dies_is_a_crash_and_the_next_case_has_new_ones():
     """In a worker, whose processes are not allowed children of multiprocessing."""
     with Executors(isolation=Isolation(all=True, timeout=100, workers=1)) as executors:

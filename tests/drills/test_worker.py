@@ -32,6 +32,9 @@ def spec(name: str) -> str:
     return f"{dying.FILE}:{name}"
 
 
+pytestmark = pytest.mark.usefixtures("warm")
+
+
 @pytest.fixture(autouse=True)
 def _own_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -119,6 +122,25 @@ def test_a_process_is_as_good_as_new_after_the_one_before_it_died(workers, notes
     assert executor.run_afresh((Step(of(4)),), of(3), ()).verdict is Verdict.AGREES
     assert executor.submit(of(1), ()).result().verdict is Verdict.AGREES
     assert notes() == {"starts": 4}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_sequence_has_a_process_of_its_own(notes, count):
+    """Also where a process has ended before that, and is asked something besides."""
+    with Executors(isolation=Isolation(all=True, timeout=TIMEOUT, workers=count)) as executors:
+        executor = executors.of(spec("Signs"), "reference")
+        waiting = [executor.submit(of(tokens), ()) for tokens in (6, 5, 7, 8)]
+        assert executor.run_afresh((Step(of(2)), Step(of(3))), of(9), ()).verdict is Verdict.AGREES
+        assert executor.run_afresh((), of(5), ()).verdict is Verdict.REJECTED
+        waiting.append(executor.submit(of(10), ()))
+        assert executor.run_afresh((Step(of(11)),), of(12), ()).verdict is Verdict.AGREES
+        assert [pending.result().scenario for pending in waiting] == [of(tokens) for tokens in (6, 5, 7, 8, 10)]
+    ran: dict[str, list[int]] = {}
+    for note in notes():
+        tokens, process = note.split()
+        ran.setdefault(process, []).append(int(tokens))
+    assert {(2, 3, 9), (5,), (11, 12)} <= {tuple(tokens) for tokens in ran.values()}
+    assert sorted(notes().values()) == [1] * 11
 
 
 # --- sequences ---------------------------------------------------------------------------------------------------

@@ -310,6 +310,7 @@ def test_a_race_is_found_and_reduced(options):
 # --- crashes and journals ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_crash_is_found_by_the_next_run(options):
     given = options("Crashes", examples=8)
     first = multiprocessing.get_context("fork").Process(target=run, args=(given, print))
@@ -330,6 +331,7 @@ def test_a_crash_is_found_by_the_next_run(options):
         assert another_shard.judges[spec("Crashes")].check(crash.scenario).verdict is Verdict.CRASHED
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_run_that_was_killed_is_no_finding_of_the_next(options):
     """SIGKILL, and a machine that goes down, leave what a crash leaves. Only the next run can tell."""
     given = options("Right", examples=8)

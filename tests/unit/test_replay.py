@@ -120,6 +120,7 @@ def test_another_radius_model_is_told(replayed):
     )
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_crash_is_replayed_in_a_process_apart(replayed):
     crash = dataclasses.replace(
         diverges(Scenario(shape=Shape(tokens=9))), verdict=Verdict.CRASHED, check="process", kind="exit 3", worst=None

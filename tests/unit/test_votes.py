@@ -155,6 +155,7 @@ def test_enough_of_one_bucket_is_enough(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked.pairs.counts[processes[0].candidate, "grouped-mm"] == {DIFFER: 1, UNASKED: 2}
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_worker_votes(tmp_path: Path) -> None:
     name = spec("SlotDropped")
     with Executors((name,), Isolation(all=True)) as executors:
