@@ -16,7 +16,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -241,8 +240,6 @@ def _enter(job: _Job) -> None:
     global _here  # what a pool's initializer can leave for its tasks
     torch.set_num_threads(1)
     _here = _Here(job, campaign.executors_for(job.options, job.processes, job.lost), Line(), {})
-    # Where the run itself is killed this process ends by itself, and would wait for its workers first.
-    util.Finalize(None, _leave, exitpriority=0)
 
 
 def _start() -> None:
