@@ -39,7 +39,7 @@ class _Sometimes:
 
     def __call__(self, prepared: Any) -> torch.Tensor:
         _end_if(int(prepared.problem.scenario.digest, 16) % ONE_IN == 0)
-        return super().__call__(prepared)  # type: ignore[misc,no-any-return]
+        return super().__call__(prepared)
 
 
 class _Often:
@@ -48,7 +48,7 @@ class _Often:
     def __call__(self, prepared: Any) -> torch.Tensor:
         tokens, slots = prepared.problem.topk_ids.shape
         _end_if(tokens >= 9 and slots >= 2)
-        return super().__call__(prepared)  # type: ignore[misc,no-any-return]
+        return super().__call__(prepared)
 
 
 def _end_if(wanted: bool) -> None:

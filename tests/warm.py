@@ -28,7 +28,7 @@ def server() -> Iterator[forkserver.ForkServer]:
     made = forkserver.ForkServer()
     made.set_forkserver_preload(IMPORTED)
     yield made
-    made._stop()  # type: ignore[attr-defined]  # until typeshed has it
+    made._stop()
 
 
 @contextlib.contextmanager
